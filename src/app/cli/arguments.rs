@@ -54,6 +54,19 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     units::read_span(text).ok_or_else(|| "not a duration; write it as 500ms, 5s, 1m30s, 24h or 7d".to_owned())
 }
 
+/// Parses the time that a call may take. In none, no call can end.
+pub fn timeout(text: &str) -> Result<Duration, String> {
+    match duration(text)? {
+        Duration::ZERO => Err("a timeout is above 0; write it as 500ms, 5s or 1m30s".to_owned()),
+        timeout => Ok(timeout),
+    }
+}
+
+/// Parses the name of a setting, as options or as the protocol write it: `default-lease` or `default_lease`.
+pub fn setting(text: &str) -> Result<String, String> {
+    Ok(text.replace('-', "_"))
+}
+
 /// Parses a share. 0 is refused, because it would stand for the default in a request; the server checks the range.
 pub fn share(text: &str) -> Result<f64, String> {
     let share = text.parse::<f64>().ok().filter(|share| *share != 0.0);

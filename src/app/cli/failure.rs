@@ -153,6 +153,12 @@ impl Failure {
         }
     }
 
+    /// Creates the failure of a stream whose connection ended. What changed meanwhile may have been missed.
+    pub fn cut_off(error: &CallError, server: &str) -> Self {
+        let what = format!("the connection to {server} ended: {}", deepest(&error.status));
+        Self::new(Exit::Unavailable, what).hint("changes since then are not shown; start the command again")
+    }
+
     /// Adds a line of advice.
     #[must_use]
     pub fn hint(mut self, hint: impl Into<String>) -> Self {

@@ -79,7 +79,7 @@ use tls::{InheritedTlsArgs, TlsArgs};
     version,
     propagate_version = true,
     max_term_width = 110,
-    after_help = "Exit codes:\n  0 ok, 1 failure, 2 usage, 3 not found, 4 precondition, 5 unavailable, 6 partial\n\n\
+    after_help = "Exit codes:\n  0 ok, 1 failure, 2 usage, 3 not found, 4 precondition, 5 unavailable, 6 partial,\n  8 over already\n\n\
                   Example:\n  tallystone counter add views 5"
 )]
 pub struct Cli {
@@ -155,7 +155,7 @@ struct ClientArgs {
     #[arg(long, global = true, value_name = "HOST:PORT")]
     server: Option<String>,
     /// The timeout of a call, retries included [default: 10s].
-    #[arg(long, global = true, value_name = "TIME", value_parser = arguments::duration)]
+    #[arg(long, global = true, value_name = "TIME", value_parser = arguments::timeout)]
     timeout: Option<Duration>,
     /// The API key [env: TALLYSTONE_KEY]. Other users of the machine see it in the list of processes; prefer --key-file.
     #[arg(long, global = true, value_name = "KEY")]
@@ -189,7 +189,7 @@ pub struct GlobalArgs {
     #[arg(long, value_name = "HOST:PORT")]
     server: Option<String>,
     /// The timeout of a call, retries included [default: 10s].
-    #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
+    #[arg(long, value_name = "TIME", value_parser = arguments::timeout)]
     timeout: Option<Duration>,
     /// The API key [env: TALLYSTONE_KEY]. Other users of the machine see it in the list of processes; prefer --key-file.
     #[arg(long, value_name = "KEY")]
@@ -296,6 +296,17 @@ impl ClientContext {
 
     fn failed(&self, error: &CallError) -> Failure {
         Failure::of_call(error, &self.server)
+    }
+
+    /// The failure of a stream of readings that did not begin.
+    fn not_begun(&self, status: tonic::Status) -> Failure {
+        self.failed(&CallError { status: Box::new(status), attempts: 1, may_be_applied: false })
+    }
+
+    /// The failure of a stream that has shown readings already, so that the address is right and TLS is not the matter.
+    fn cut_off(&self, status: tonic::Status) -> Failure {
+        let error = CallError { status: Box::new(status), attempts: 1, may_be_applied: false };
+        if error.got_no_answer() { Failure::cut_off(&error, &self.server) } else { self.failed(&error) }
     }
 }
 

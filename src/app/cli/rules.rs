@@ -42,8 +42,8 @@ struct RuleCreateArgs {
     name: String,
     /// The counter.
     counter: String,
-    /// The payload of the messages, up to 4 KiB.
-    #[arg(default_value = "", hide_default_value = true, allow_hyphen_values = true)]
+    /// The payload of the messages, up to 4 KiB. After --, it may begin with a hyphen.
+    #[arg(default_value = "", hide_default_value = true, allow_negative_numbers = true)]
     payload: String,
     /// The namespace of the counter.
     #[arg(short, long, default_value = "default", value_name = "NAME")]
@@ -60,7 +60,7 @@ struct RuleCreateArgs {
     /// A metadata pair of the messages; may be repeated, up to 2.
     #[arg(long, value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
-    /// The priority; lower is served first [default: the time of the enqueue in milliseconds].
+    /// The priority; lower is served first [default: the time at which the message becomes visible, in milliseconds].
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
     /// The key that selects the shard instead of the id.

@@ -50,6 +50,33 @@ fn a_command_ends_as_it_would_although_nobody_reads_its_errors() {
 }
 
 #[test]
+fn a_watch_whose_server_dies_says_that_changes_may_be_missed_and_speaks_of_no_tls() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["counter", "add", "views", "5"]).ok();
+    let watches = [["counter", "watch", "views"], ["queue", "watch", "orders"]].map(|arguments| {
+        let mut command = binary();
+        let command = command.args(arguments).args(["-o", "jsonl"]);
+        let command = command.env("TALLYSTONE_SERVER", desk.server.address.to_string());
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary starts");
+        let mut reader = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        reader.read_line(&mut String::new()).expect("the first reading is text");
+        (child, reader)
+    });
+    let Desk { server, folder } = desk;
+    server.kill();
+    for (child, reader) in watches {
+        let ended = child.wait_with_output().expect("it ends");
+        let told = String::from_utf8(ended.stderr).expect("text");
+        assert_eq!(ended.status.code(), Some(5), "{told}");
+        assert!(told.contains("ended: ") && told.contains("start the command again"), "{told}");
+        assert!(!told.contains("https://"), "it has answered, so its address is right: {told}");
+        drop(reader);
+    }
+    drop(folder);
+}
+
+#[test]
 fn a_reader_of_data_may_stop_but_data_that_cannot_be_written_is_a_failure() {
     let desk = Desk::set();
     for line in ["server print-config", "server print-config -o json", "explain-error", "completion bash", "ns ls"] {

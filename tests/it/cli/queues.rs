@@ -173,6 +173,10 @@ fn each_line_of_a_file_becomes_a_message() {
     assert_eq!((&depth["pending"], &depth["payloadBytes"]), (&"250".into(), &(lines.len() - 250).to_string().into()));
     let by_shard = desk.run(&["queue", "depth", "orders", "--by-shard", "-o", "csv"]).ok();
     assert_eq!(by_shard.lines().count(), 3, "a header and two shards: {by_shard}");
+    desk.run(&["queue", "create", "windows"]).ok();
+    desk.write("windows.txt", "one\r\ntwo\r\nthr\ree");
+    desk.run(&["msg", "push", "-q", "windows", "-f", "windows.txt", "--lines"]).ok();
+    assert_eq!(json(&desk, "queue depth windows")["payloadBytes"], "12", "an end of line is no part of a line");
     desk.write("long.txt", &format!("short\n{}\n", "x".repeat(32_769)));
     let ran = desk.run(&["msg", "push", "-q", "orders", "-f", "long.txt", "--lines"]);
     check(&ran, 6, "line 2: ");
@@ -315,7 +319,7 @@ fn settings_change_one_by_one_and_return_to_their_defaults() {
     let made = json(&desk, create)["queue"].clone();
     assert_eq!((&made["type"], &made["defaultLease"]), (&"QUEUE_TYPE_EXCLUSIVE".into(), &"60s".into()));
     assert_eq!(json(&desk, create)["queue"]["etag"], made["etag"], "a repeat answers the same queue");
-    let changed = json(&desk, "queue update orders --default-ttl 1h --reset default_lease")["queue"].clone();
+    let changed = json(&desk, "queue update orders --default-ttl 1h --reset default-lease")["queue"].clone();
     let shown = (&changed["defaultTtl"], &changed["defaultLease"], &changed["retryPolicy"], &changed["filterShapes"]);
     assert_eq!(shown, (&"3600s".into(), &"30s".into(), &made["retryPolicy"], &made["filterShapes"]));
     let etag = made["etag"].as_str().expect("an etag");

@@ -37,7 +37,11 @@ fn a_rule_is_made_shown_listed_and_removed() {
 fn a_rule_needs_one_threshold_and_its_queue() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "alerts"]).ok();
-    for wrong in ["rule create a sold -q alerts", "rule create a sold --at 1 --every 2 -q alerts"] {
+    for wrong in [
+        "rule create a sold -q alerts",
+        "rule create a sold --at 1 --every 2 -q alerts",
+        "rule create a sold --at 1 -q alerts --typ=x",
+    ] {
         let ran = desk.shell(&format!("tallystone {wrong}"));
         assert_eq!(ran.code, 2, "{wrong}: {}{}", ran.out, ran.err);
     }

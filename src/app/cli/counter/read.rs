@@ -188,10 +188,6 @@ impl CounterContext {
     pub(super) async fn watch(&self, args: CounterWatchArgs) -> Result<(), Failure> {
         let name_width = args.names.iter().map(|name| name.chars().count()).max().unwrap_or(0);
         let request = pb::WatchCountsRequest { namespace: self.namespace.clone(), counter_names: args.names };
-        let fail = |status| {
-            let error = tallystone_client::CallError { status: Box::new(status), attempts: 1, may_be_applied: false };
-            self.session.failed(&error)
-        };
         let mut client = self.session.client.counters();
         let beginning = async {
             let mut readings = client.watch_counts(Request::new(request)).await?.into_inner();
@@ -200,7 +196,7 @@ impl CounterContext {
         };
         let beginning = tokio::time::timeout(self.session.timeout, beginning).await;
         let beginning = beginning.unwrap_or_else(|_elapsed| Err(tallystone_client::late()));
-        let (mut readings, mut next) = beginning.map_err(fail)?;
+        let (mut readings, mut next) = beginning.map_err(|status| self.session.not_begun(status))?;
         let widths = [&[name_width], READING_WIDTHS].concat();
         let mut parts = IncrementalPrinter::endless(self.session.output).with_layout(Layout::AtLeast(widths));
         let mut shown = 0;
@@ -213,7 +209,7 @@ impl CounterContext {
             parts.print(&[CliResponse::one(&full_name("WatchCountsResponse"), &answer).json()], &rows)?;
             shown += 1;
             if args.readings.is_none_or(|readings| shown < readings) {
-                next = readings.message().await.map_err(fail)?;
+                next = readings.message().await.map_err(|status| self.session.cut_off(status))?;
             }
         }
         Ok(())

@@ -70,8 +70,8 @@ pub struct MsgLsArgs {
 pub struct MsgUpdateArgs {
     #[command(flatten)]
     which: MessageRefArgs,
-    /// The new priority; lower is served first. The default is the enqueue time in milliseconds, so 100 goes before all
-    /// such messages.
+    /// The new priority; lower is served first. The default is the time at which the message became visible, in milliseconds,
+    /// plus the offset of its class, so 100 goes before all such messages.
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     priority: Option<i64>,
     /// The new payload.

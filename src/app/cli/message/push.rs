@@ -33,7 +33,7 @@ pub struct PushArgs {
     /// Read the payload from a file; - reads stdin.
     #[arg(short, long)]
     file: Option<PathBuf>,
-    /// Enqueue one message for each line of the file.
+    /// Enqueue one message for each line of the file. A line ends with LF or CR LF, which are no part of it.
     #[arg(long, requires = "file", conflicts_with_all = ["id", "generation_time"])]
     lines: bool,
     /// The id of the message: a UUIDv7, or any 1 to 64 bytes [default: a new UUIDv7].
@@ -252,6 +252,7 @@ fn next_line(lines: &mut NumberedLines) -> Result<Option<Vec<u8>>, Failure> {
     let read = bounded.read_until(b'\n', &mut line).map_err(|error| unreadable(lines.file, &error))?;
     if line.last() == Some(&b'\n') {
         line.pop();
+        line.pop_if(|last| *last == b'\r'); // a file of Windows
     } else if read == QUEUE_MESSAGE_BYTES_MAX {
         let (number, bytes) = (lines.number + 1, read + rest_of_line(lines)?);
         let what = format!("line {number} has {bytes} bytes; the payload of a message has at most {PAYLOAD_BYTES_MAX}");

@@ -4,7 +4,7 @@
 use clap::builder::NonEmptyStringValueParser;
 use clap::{Args, ValueEnum};
 
-use crate::arguments::{distinct, pair};
+use crate::arguments::{self, distinct, pair};
 use crate::namespaces::{Confirmation, confirm};
 use crate::operations::OperationFollower;
 use crate::output::{CliResponse, Output, TableRows, full_name};
@@ -33,7 +33,7 @@ pub struct QueueUpdateArgs {
     settings: QueueSettingsArgs,
     /// A setting to reset to its default, such as default_lease or retention; may be repeated. An unknown name lists
     /// all.
-    #[arg(long, value_name = "SETTING")]
+    #[arg(long, value_name = "SETTING", value_parser = arguments::setting)]
     reset: Vec<String>,
     /// Only this version: the etag from `queue describe`.
     #[arg(long, default_value = "", hide_default_value = true)]

@@ -95,7 +95,7 @@ pub struct QueueSettingsArgs {
     /// The maximum number of attempts of a message without its own [default: 3].
     #[arg(long = "max-attempts", value_name = "N")]
     default_max_attempts: Option<i32>,
-    /// The time until a message is canceled unless it is leased [default: never].
+    /// The time until a message is canceled unless it is leased, from when it becomes visible [default: never].
     #[arg(long, value_name = "TIME", value_parser = wire_duration)]
     default_ttl: Option<prost_types::Duration>,
     /// The delays between attempts: first delay, growth in percent, longest delay, jitter in percent [default:
@@ -118,7 +118,7 @@ pub struct QueueSettingsArgs {
     /// [default: 4GiB].
     #[arg(long, value_name = "SIZE", value_parser = bytes::<i64>)]
     dedupe_max_bytes: Option<i64>,
-    /// The maximum number of messages, finished ones included, at least 1 [default: 100000000].
+    /// The maximum number of messages, finished ones included, at least 1 for each shard [default: 100000000].
     #[arg(long, value_name = "N")]
     quota_messages: Option<i64>,
     /// The maximum size of all payloads together [default: 64GiB].
@@ -143,7 +143,7 @@ pub struct QueueSettingsArgs {
     /// When the id of a message may be that of a new one [default: after-window].
     #[arg(long, value_enum)]
     reuse_ids: Option<ReuseIdsArg>,
-    /// A priority class: a named offset from now. With a metadata pair, messages with that pair get the class. May be
+    /// A priority class: a named offset from the time at which a message becomes visible. With a metadata pair, messages with that pair get the class. May be
     /// repeated; an update replaces the whole list.
     #[arg(long, value_name = "NAME=MS[,KEY=VALUE]", value_parser = priority_class, allow_hyphen_values = true)]
     priority_class: Vec<pb::PriorityClass>,

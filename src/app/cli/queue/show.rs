@@ -12,7 +12,6 @@ use crate::queue::change::settings_of;
 use crate::queue::settings::{blocked, kind};
 use crate::{ClientContext, Exit, Failure, pages};
 use tallystone_api::time::write_duration;
-use tallystone_client::CallError;
 use tallystone_domain::queue::index::shape_memory::{SHAPE_MESSAGE_BYTES, SHAPE_SET_BYTES, SHAPE_VALUE_BYTES};
 use tallystone_proto::queue::v1 as pb;
 
@@ -143,7 +142,6 @@ impl ClientContext {
     /// Watches without a deadline, except for the first reading.
     pub(super) async fn watch_queue(&self, args: QueueWatchArgs) -> Result<(), Failure> {
         let request = pb::WatchQueueRequest { queue: args.name, interval: args.interval.map(write_duration) };
-        let fail = |status| self.failed(&CallError { status: Box::new(status), attempts: 1, may_be_applied: false });
         let mut client = self.client.queues();
         let beginning = async {
             let mut readings = client.watch_queue(Request::new(request)).await?.into_inner();
@@ -151,8 +149,8 @@ impl ClientContext {
             Ok((readings, first))
         };
         let beginning = tokio::time::timeout(self.timeout, beginning).await;
-        let (mut readings, mut next) =
-            beginning.unwrap_or_else(|_elapsed| Err(tallystone_client::late())).map_err(fail)?;
+        let beginning = beginning.unwrap_or_else(|_elapsed| Err(tallystone_client::late()));
+        let (mut readings, mut next) = beginning.map_err(|status| self.not_begun(status))?;
         let mut parts = IncrementalPrinter::endless(self.output).with_layout(Layout::AtLeast(WATCHED_WIDTHS.to_vec()));
         let mut shown = 0;
         while args.readings.is_none_or(|readings| shown < readings) {
@@ -163,7 +161,7 @@ impl ClientContext {
             parts.print(&[CliResponse::one(&full_name("WatchQueueResponse"), &reading).json()], &rows)?;
             shown += 1;
             if args.readings.is_none_or(|readings| shown < readings) {
-                next = readings.message().await.map_err(fail)?;
+                next = readings.message().await.map_err(|status| self.cut_off(status))?;
             }
         }
         Ok(())
