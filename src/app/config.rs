@@ -430,6 +430,7 @@ impl LoadedConfig {
             .or_else(|| roles::find_invalid(&self.config).map(named))
             .or_else(|| tls::find_invalid(&self.config).map(named))
             .or_else(|| call_limits::find_invalid(&self.config).map(named))
+            .or_else(|| bridge::find_invalid(&self.config).map(named))
             .or_else(|| metrics::find_invalid(&self.config).map(named))
         {
             Some((key, what)) => invalid(&key, &what),

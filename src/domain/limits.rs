@@ -327,6 +327,8 @@ pub const EXPERIMENT_WORD_BYTES_MAX: usize = 64;
 pub const EXPERIMENT_METRICS_MAX: usize = 16;
 /// The most arms of an experiment, the control included.
 pub const EXPERIMENT_ARMS_MAX: usize = 8;
+/// The most exposures of an arm that are planned: up to here a float tells whole numbers apart.
+pub const PLANNED_EXPOSURES_MAX: u64 = 1 << 53;
 /// The experiments that are kept, at most.
 pub const EXPERIMENTS_MAX: usize = 10_000;
 /// How often the totals of a running experiment are written down.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
+use crate::config::Config;
 use tallystone_engine::bridge::BridgeSettings;
 
 /// The pause between reports where one process owns the counters.
@@ -28,14 +29,43 @@ pub struct BridgeConfig {
 impl BridgeConfig {
     /// How long rows of the history are kept.
     pub fn history_retention(&self) -> Duration {
-        Duration::from_secs(u64::from(self.history_retention_days.max(1)) * 86_400)
+        Duration::from_secs(u64::from(self.history_retention_days) * 86_400)
     }
 
     /// The settings of the reports; `None` if they are off.
     pub fn reports(&self, is_shared: bool) -> Option<BridgeSettings> {
         let step = if is_shared { SHARED_STEP } else { OWN_STEP };
-        let totals_per_second = self.totals_per_second.max(1);
+        let totals_per_second = self.totals_per_second;
         let history_retention = self.history_retention();
         self.enabled.then_some(BridgeSettings { step, totals_per_second, history_retention })
+    }
+}
+
+/// The key that cannot be used as it is, and what to write instead.
+pub(super) fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
+    let BridgeConfig { totals_per_second, history_retention_days, .. } = config.bridge;
+    let keys =
+        [("bridge.totals_per_second", totals_per_second), ("bridge.history_retention_days", history_retention_days)];
+    let zero = keys.into_iter().find(|(_, value)| *value == 0);
+    zero.map(|(key, _)| (key, "must be at least 1; bridge.enabled = false turns reports and history off".to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::config::{ConfigSources, load};
+
+    #[test]
+    fn a_zero_is_refused_and_taken_for_nothing_else() {
+        for key in ["bridge.totals_per_second", "bridge.history_retention_days"] {
+            let load_with = |value: &str| {
+                let flags = vec![(key.to_owned(), "--set", value.to_owned())];
+                load(&ConfigSources { flags, ..ConfigSources::default() })
+                    .map(|_| ())
+                    .map_err(|error| error.to_string())
+            };
+            assert_eq!(load_with("1"), Ok(()));
+            let error = load_with("0").expect_err(key);
+            assert!(error.contains(&format!("{key} must be at least 1")), "{error}");
+        }
     }
 }

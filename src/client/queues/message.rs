@@ -34,7 +34,8 @@ impl<T> Message<T> {
         self
     }
 
-    /// Sets the priority; lower is served first. By default the server's time in milliseconds.
+    /// Sets the priority; lower is served first. By default the time at which the message becomes visible, in
+    /// milliseconds.
     #[must_use]
     pub fn priority(mut self, priority: i64) -> Self {
         self.wire.priority = Some(priority);

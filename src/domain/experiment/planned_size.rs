@@ -4,6 +4,7 @@ use statrs::distribution::ContinuousCDF;
 
 use super::always_valid::standard_errors_at_planned_end;
 use super::level::{SignificanceLevel, standard_normal};
+use tallystone_domain::limits::PLANNED_EXPOSURES_MAX;
 use tallystone_domain::{Reason, Reject};
 
 /// The exposures of each of two equal arms.
@@ -18,7 +19,8 @@ pub struct PlannedSize {
 /// The size to find a change from `baseline` to `baseline + effect` with a probability of `power`: two proportions, a normal
 /// test with the variance of the baseline (Evan Miller, "Sample size calculator": 20 to 25 % needs 1,030).
 ///
-/// Fails unless both rates are between 0 and 1, they differ, and the power is between 0.5 and 1.
+/// Fails unless both rates are between 0 and 1, they differ, the power is between 0.5 and 1, and an arm that is as large as
+/// `PLANNED_EXPOSURES_MAX` is enough.
 pub fn plan(baseline: f64, effect: f64, power: f64, level: SignificanceLevel) -> Result<PlannedSize, Reject> {
     let raised = baseline + effect;
     if !(baseline > 0.0 && baseline < 1.0) {
@@ -37,11 +39,18 @@ pub fn plan(baseline: f64, effect: f64, power: f64, level: SignificanceLevel) ->
     let found = standard_normal().inverse_cdf(power);
     let size = |decides: f64| {
         let root = (decides * no_effect + found * with_effect) / effect;
-        // A conversion of a float saturates, so an effect too small to find asks for the most.
-        let size = (root * root).round() as u64;
-        size.max(1)
+        let size = (root * root).round().max(1.0);
+        if size <= PLANNED_EXPOSURES_MAX as f64 {
+            Ok(size as u64)
+        } else {
+            let what = format!(
+                "effect is {effect}; to find it takes more than {PLANNED_EXPOSURES_MAX} exposures for each arm"
+            );
+            Err(refuse("effect", what))
+        }
     };
-    Ok(PlannedSize { fixed: size(level.standard_errors()), always_valid: size(standard_errors_at_planned_end(level)) })
+    let (fixed, always_valid) = (size(level.standard_errors())?, size(standard_errors_at_planned_end(level))?);
+    Ok(PlannedSize { fixed, always_valid })
 }
 
 fn refuse(field: &str, what: String) -> Reject {
@@ -77,6 +86,7 @@ mod tests {
             (f64::NAN, 0.05, 0.8),
             (0.2, f64::NAN, 0.8),
             (0.2, 0.05, f64::NAN),
+            (0.2, 1e-9, 0.8), // it would take more exposures than a float can tell apart
         ];
         for (baseline, effect, power) in refused {
             assert!(plan(baseline, effect, power, level()).is_err(), "{baseline} {effect} {power}");

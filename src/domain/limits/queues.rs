@@ -42,7 +42,7 @@ pub const MESSAGE_TYPE_BYTES_MAX: usize = 256;
 pub const SESSION_LIST_LOOKED_AT_MAX: usize = 10_000;
 /// The same where servers share their sessions, whose rows a page reads from the store.
 pub const SESSION_ROWS_LOOKED_AT_MAX: usize = 1_000;
-/// The longest request token of a deletion, purge, redrive, discard or update of a message, in bytes.
+/// The longest request token of a deletion, purge, cancel, redrive, discard or update of a message, in bytes.
 pub const REQUEST_TOKEN_BYTES_MAX: usize = 64;
 /// The commands of each class that wait for one shard; past it, RETRY_LATER. One key may have no more of them than are free.
 pub const SHARD_CALLS_WAITING_MAX: usize = 10_000;
@@ -66,15 +66,15 @@ pub const DEQUEUE_SHARDS_READ_AT_ONCE_MAX: usize = 16;
 pub const LIST_STEP_MESSAGES_MAX: usize = 100;
 /// The messages that an explanation looks at to say how many are served before one.
 pub const EXPLAIN_POSITION_MAX: usize = 100;
-/// The purges, redrives and discards that a server knows.
+/// The purges, cancels, redrives and discards that a server knows.
 pub const OPERATIONS_MAX: usize = 10_000;
 /// Those of one caller; its oldest that has ended gives way to a new one. A caller with a key has the quota of its key instead.
 pub const CALLER_OPERATIONS_MAX: usize = 5_000;
-/// The purges, redrives and discards with a request token that a store keeps for those who repeat them after a restart.
+/// The purges, cancels, redrives and discards with a request token that a store keeps for those who repeat them after a restart.
 pub const QUEUE_REQUESTS_KEPT_MAX: usize = 100_000;
 /// Those that are kept for one caller since the server started.
 pub const CALLER_QUEUE_REQUESTS_KEPT_MAX: usize = 50_000;
-/// How long a purge, redrive or discard is known after its end.
+/// How long a purge, cancel, redrive or discard is known after its end.
 pub const OPERATION_KEPT: Duration = Duration::from_secs(3_600);
 /// The watches of queues that one server holds open.
 pub const QUEUE_WATCHES_MAX: usize = 20_000;
@@ -143,7 +143,7 @@ pub const SHAPES_MAX: usize = 15;
 pub const FILTER_WALK_MAX: usize = 256;
 /// The due messages and expired leases that every dequeue handles; one of many messages handles two for each.
 pub const DEQUEUE_DUE_MIN: usize = 16;
-/// The most messages that one step of a sweep, purge, redrive or discard touches.
+/// The most messages that one step of a sweep, purge, cancel, redrive or discard touches.
 pub const BULK_MESSAGES_MAX: usize = 256;
 /// What one kept answer to an enqueue counts for, in bytes.
 pub const DEDUPE_RECORD_BYTES: usize = 256;

@@ -6,9 +6,9 @@ use crate::caller_quota::QuotaExceeded;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitedResource {
     Session,
-    /// A purge, redrive or discard.
+    /// A purge, cancel, redrive or discard.
     Operation,
-    /// A purge, redrive or discard with a request token, which the store keeps.
+    /// A purge, cancel, redrive or discard with a request token, which the store keeps.
     KeptRequest,
     TemplateQueue,
     /// A watch of a queue.
@@ -20,9 +20,11 @@ pub enum LimitedResource {
 pub fn no_room_text(of: LimitedResource, why: QuotaExceeded) -> String {
     let (what, advice) = match of {
         LimitedResource::Session => ("sessions", "close unused sessions, or wait until ended ones are forgotten"),
-        LimitedResource::Operation => ("running purges, redrives and discards", "cancel some, or wait for their end"),
+        LimitedResource::Operation => {
+            ("running purges, cancels, redrives and discards", "cancel some, or wait for their end")
+        }
         LimitedResource::KeptRequest => (
-            "purges, redrives and discards with a request_token",
+            "purges, cancels, redrives and discards with a request_token",
             "wait until old ones are forgotten, or send no request_token",
         ),
         LimitedResource::TemplateQueue => {

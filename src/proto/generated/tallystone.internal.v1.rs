@@ -1210,13 +1210,13 @@ pub struct StoredRetryPolicy {
     #[prost(uint32, tag = "4")]
     pub jitter_percent: u32,
 }
-/// StoredPriorityClass is a named offset from the current time.
+/// StoredPriorityClass is a named offset from the time at which a message becomes visible.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StoredPriorityClass {
     /// Its name.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The offset from the current time, in milliseconds.
+    /// The offset from that time, in milliseconds.
     #[prost(sint64, tag = "2")]
     pub offset_ms: i64,
     /// The metadata pair that selects the class. Absent if none does.

@@ -30,14 +30,14 @@ pub struct Retention {
     #[prost(message, optional, tag = "3")]
     pub errored: ::core::option::Option<::prost_types::Duration>,
 }
-/// PriorityClass is a named offset from the server's current time. It sets the priority of messages that have no
-/// priority of their own.
+/// PriorityClass is a named offset from the time at which a message becomes visible. It sets the priority of messages that
+/// have no priority of their own.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct PriorityClass {
     /// Its name, 1 to 64 bytes.
     #[prost(string, tag = "1")]
     pub name: ::prost::alloc::string::String,
-    /// The offset from the current time, in milliseconds. A negative offset is served sooner.
+    /// The offset from the time at which the message becomes visible, in milliseconds. A negative offset is served sooner.
     #[prost(int64, tag = "2")]
     pub offset_ms: i64,
     /// The metadata key that selects the class for a message that names no class. Empty for none.
@@ -117,7 +117,7 @@ pub struct Queue {
     /// The maximum size of the kept responses in bytes, at least 65,536 for each shard. Default: 4 GiB.
     #[prost(int64, optional, tag = "18")]
     pub dedupe_max_bytes: ::core::option::Option<i64>,
-    /// The maximum number of messages, including those that are over, at least 1. Default: 100,000,000.
+    /// The maximum number of messages, including those that are over, at least 1 for each shard. Default: 100,000,000.
     #[prost(int64, optional, tag = "19")]
     pub quota_messages: ::core::option::Option<i64>,
     /// The maximum total size of payloads, in bytes. Default: 64 GiB.
@@ -492,7 +492,7 @@ pub struct EnqueueRequest {
     #[prost(message, optional, tag = "2")]
     pub message: ::core::option::Option<Message>,
 }
-/// EnqueueResponse is the result of an enqueue. A repeat gets the response of the first call.
+/// EnqueueResponse is the result of an enqueue. A repeat gets the id and key of the first call, and the present state.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct EnqueueResponse {
     /// Its id.
@@ -535,7 +535,7 @@ pub struct EnqueueResult {
     /// Its id.
     #[prost(string, tag = "1")]
     pub message_id: ::prost::alloc::string::String,
-    /// Its state right after the first call. Unspecified if it was refused.
+    /// Its present state, also for a repeat. Unspecified if it was refused.
     #[prost(enumeration = "MessageState", tag = "2")]
     pub state: i32,
     /// Whether an earlier call enqueued the message.
@@ -916,7 +916,7 @@ pub struct Settlement {
     /// With FAIL: the failure.
     #[prost(message, optional, tag = "4")]
     pub error: ::core::option::Option<WorkerError>,
-    /// With EXTEND: how long the lease lasts from now, up to 12 h and up to `max_run_time` of the queue. 0 ends it. If
+    /// With EXTEND: how long the lease lasts from now, 1 s to 12 h, and up to `max_run_time` of the queue. 0 ends it. If
     /// absent, `default_lease` of the queue applies.
     #[prost(message, optional, tag = "5")]
     pub lease_duration: ::core::option::Option<::prost_types::Duration>,

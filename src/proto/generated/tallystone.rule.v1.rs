@@ -76,7 +76,7 @@ pub struct RuleMessage {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// Lower is served first; by default the time at which the queue takes the message, in milliseconds.
+    /// Lower is served first; by default the time at which the message becomes visible, in milliseconds.
     #[prost(int64, optional, tag = "3")]
     pub priority: ::core::option::Option<i64>,
     /// Its type, at most 256 bytes.

@@ -197,6 +197,10 @@ pub fn update(sent: wire::UpdateMessageRequest) -> Result<UpdateRequest, QueueEr
             clear_metadata";
         return Err(field_error("priority", Reason::InvalidArgument, what));
     }
+    if sent.only_if_sooner && !has_time {
+        let what = "only_if_sooner is about a time; send it with visible_time or invisibility";
+        return Err(field_error("only_if_sooner", Reason::InvalidArgument, what));
+    }
     Ok(UpdateRequest {
         priority: sent.priority,
         visible_at: moment("visible_time", sent.visible_time)?,

@@ -162,6 +162,9 @@ async fn an_update_of_a_message_that_changes_nothing_is_refused() {
                 "{text}"
             );
         }
+        let without_time = json!({"queue": "mail", "message_id": "a", "priority": "5", "only_if_sooner": true});
+        let refused = server.refused("UpdateMessage", without_time, Reason::InvalidArgument).await;
+        assert!(refused["message"].as_str().expect("a text").contains("visible_time or invisibility"), "{refused}");
         let found = server.done("GetMessage", json!({"queue": "mail", "message_id": "a"})).await;
         assert_eq!(found["message"]["version"], "1", "{found}");
     })

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
+use tallystone::proto::queue::v1 as wire;
+use tokio_stream::StreamExt;
+use tokio_stream::wrappers::ReceiverStream;
 
 use super::Wire;
 use super::on_stores::{on_every_store, on_every_store_at};
@@ -176,6 +179,56 @@ async fn a_look_at_the_next_messages_shows_equal_priorities_in_their_order_over_
         let leased = lease_batch(server).await;
         let leased: Vec<usize> = leased.iter().map(number_of).collect();
         assert_eq!(leased, (0..40).collect::<Vec<_>>(), "an answer is in the order of its messages");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_stream_gets_messages_of_equal_priority_nearly_as_they_arrived() {
+    on_every_store(four_shards(), async |server| {
+        let sent = 80;
+        for number in 0..sent {
+            let message = json!({"message_id": format!("m-{number}"), "priority": "5"});
+            server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+        }
+        let (requests, asked) = tokio::sync::mpsc::channel(16);
+        let one_more = || wire::WorkRequest { queue: "mail".to_owned(), credit: 1, ..Default::default() };
+        requests.send(one_more()).await.expect("room");
+        let answers = server.queues().await.work(ReceiverStream::new(asked)).await;
+        let mut answers = answers.expect("a stream").into_inner();
+        let mut exact = 0;
+        while exact < sent {
+            let answer = answers.next().await.expect("an answer").expect("no error");
+            for lease in answer.leases {
+                let id = lease.message.expect("a message").message_id;
+                let number: usize = id.trim_start_matches("m-").parse().expect("a number");
+                assert!(number.abs_diff(exact) <= 20, "message {number} was served in place of {exact}");
+                exact += 1;
+                requests.send(one_more()).await.expect("room");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_call_that_is_repeated_shows_messages_of_equal_priority_in_the_order_of_its_first_answer() {
+    on_every_store(four_shards(), async |server| {
+        for number in 0..40 {
+            let message = json!({"message_id": format!("m-{number}"), "priority": "5"});
+            server.done("Enqueue", json!({"queue": "mail", "message": message})).await;
+        }
+        let session = server.done("OpenSession", json!({"label": "w", "session_lease": "60s"})).await;
+        let call = |attempt: u32| {
+            json!({"queue": "mail", "max_messages": 20, "session_id": session["sessionId"], "sequence": "1",
+                   "try": attempt})
+        };
+        let ids = |answer: &Value| answer["leases"].as_array().expect("leases").iter().map(number_of).collect();
+        let first: Vec<usize> = ids(&server.done("Dequeue", call(1)).await);
+        let again: Vec<usize> = ids(&server.done("Dequeue", call(2)).await);
+        assert!(!first.is_empty());
+        assert_eq!(first, again);
+        assert!(first.is_sorted(), "in the order in which they arrived: {first:?}");
     })
     .await;
 }
