@@ -2,8 +2,10 @@
 //!
 //! A verdict inserts a tombstone if there is no row. It then writes the tombstone again as a plain write, one
 //! microsecond above the event's time. A conditional write carries the store's clock, which may be lower, and a copy of
-//! the add that arrives later has to lose. A row that exists is written again unchanged, because the conditional read
-//! may not have brought it to a quorum.
+//! the add that arrives later has to lose. Until then the event may hide the tombstone, so the conditional insert also marks
+//! the row as void. A row that exists is written again unchanged, because the conditional read may not have brought it to a
+//! quorum, and the verdict is asked again: another one may have left a tombstone before the row was at a quorum. So
+//! verdicts on a token agree, whatever the clocks of the store show.
 
 use std::sync::Arc;
 
@@ -15,8 +17,9 @@ use crate::request_runner::RequestRunner;
 use crate::row_keys::{bucket_key_of, stored_counter};
 use crate::scan::{LogReader, event_from};
 use crate::slices::{CqlSlice, CqlSlices};
-use crate::store::ConditionalResult;
+use crate::store::{ConditionalResult, PreparedCql};
 use crate::touch_writer::TouchWriter;
+use crate::value::{Bind, CqlValue};
 use tallystone_adapters::codec;
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{Change, Counter, DatasetId, Event, EventKey, Provenance};
@@ -66,29 +69,27 @@ impl Log {
         let (ns, name) = stored_counter(counter);
         let tables = self.slices.tables(slice, OP).await?;
         let bucket = place.time_bucket.micros();
-        let values = (ns, name, bucket, place.event_bucket, key.time.micros(), key.id.to_bytes(), value);
+        let values = (ns, name, bucket, place.event_bucket, key.time.micros(), key.id.to_bytes(), value, true).bind();
         if !self.requests.rules.keeps(ProtocolRule::Void) {
             let found = self.scanning.find(dataset, counter, key).await?;
             return Ok(found.map_or(VerdictOutcome::Voided, VerdictOutcome::Found));
         }
-        let found = match self.requests.apply_conditionally(OP, tables.get("insert_void"), values).await? {
-            ConditionalResult::Applied => void,
-            ConditionalResult::NotApplied(row) => {
-                let value =
-                    row.bytes("value").ok_or_else(|| RequestFailure::corrupt("an event has no value").during(OP))?;
-                event_from(key.clone(), &value, OP)?
+        let again = |event: &Event| {
+            let mut row = row_of(&NewEvent { counter: counter.clone(), event: event.clone() });
+            if event.change == Change::Void {
+                row.timestamp = key.time.just_after().micros();
             }
+            (ns, name, bucket, place.event_bucket, row.event_time, row.event_id, row.value, row.timestamp)
         };
-        let is_void = found.change == Change::Void;
-        let mut row = row_of(&NewEvent { counter: counter.clone(), event: found.clone() });
-        if is_void {
-            row.timestamp = key.time.just_after().micros();
+        let mut found = self.decide(tables.get("insert_void"), values.clone(), &void).await?;
+        if found.change != Change::Void {
+            self.requests.write(OP, tables.get("insert_event"), again(&found)).await?;
+            found = self.decide(tables.get("insert_void"), values, &void).await?;
         }
-        let again = (ns, name, bucket, place.event_bucket, row.event_time, row.event_id, row.value, row.timestamp);
-        if !is_void || self.requests.rules.keeps(ProtocolRule::SecondVoid) {
-            self.requests.write(OP, tables.get("insert_event"), again).await?;
-        }
-        if is_void {
+        if found.change == Change::Void {
+            if self.requests.rules.keeps(ProtocolRule::SecondVoid) {
+                self.requests.write(OP, tables.get("insert_event"), again(&found)).await?;
+            }
             self.appending.note_tombstone(dataset, counter, key);
             return Ok(VerdictOutcome::Voided);
         }
@@ -98,6 +99,24 @@ impl Log {
             self.appending.raise_clear(dataset, counter, key).await?;
         }
         Ok(VerdictOutcome::Found(found))
+    }
+
+    /// Inserts a tombstone if there is no row. Returns the tombstone, also that of an earlier verdict, or the event.
+    async fn decide(
+        &self,
+        insert_void: &PreparedCql,
+        values: Vec<CqlValue>,
+        void: &Event,
+    ) -> Result<Event, StoreError> {
+        match self.requests.apply_conditionally(OP, insert_void, values).await? {
+            ConditionalResult::Applied => Ok(void.clone()),
+            ConditionalResult::NotApplied(row) if row.is_true("is_void") => Ok(void.clone()),
+            ConditionalResult::NotApplied(row) => {
+                let value =
+                    row.bytes("value").ok_or_else(|| RequestFailure::corrupt("an event has no value").during(OP))?;
+                event_from(void.key.clone(), &value, OP)
+            }
+        }
     }
 }
 

@@ -149,6 +149,11 @@ impl ConflictingRow {
         }
     }
 
+    /// Whether a column is true.
+    pub fn is_true(&self, column: &str) -> bool {
+        self.value(column) == Some(&CqlValue::Bool(true))
+    }
+
     fn value(&self, column: &str) -> Option<&CqlValue> {
         self.0.iter().find(|(name, _)| name == column).map(|(_, value)| value)
     }

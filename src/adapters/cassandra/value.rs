@@ -128,6 +128,12 @@ impl Bind for () {
     }
 }
 
+impl Bind for Vec<CqlValue> {
+    fn bind(self) -> Vec<CqlValue> {
+        self
+    }
+}
+
 macro_rules! tuples {
     ($($name:ident)+) => {
         impl<$($name: Into<CqlValue>),+> Bind for ($($name,)+) {
