@@ -16,9 +16,22 @@ pub struct NewEvent {
     pub event: Event,
 }
 
-/// The guard of a write until the outcome of its events is decided: its hold on closed timestamps and its rollup signals.
-/// Dropping it ends the hold, so the log owns it, never the waiting caller.
-pub type AppendGuard = Box<dyn Send + Sync>;
+/// A write until the outcome of its events is decided: its hold on closed timestamps and its rollup signals. Dropping it ends
+/// the hold, so the log owns it, never the waiting caller.
+pub trait AppendHold: Send + Sync {
+    /// Whether the hold still keeps limits below its events. Once it does not, a verdict may have refused them.
+    fn keeps_limits_back(&self) -> bool;
+}
+
+/// The guard of a write that the log owns.
+pub type AppendGuard = Box<dyn AppendHold>;
+
+/// Nothing is held: no limit is published meanwhile.
+impl AppendHold for () {
+    fn keeps_limits_back(&self) -> bool {
+        true
+    }
+}
 
 /// The outcome of an append.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,13 +102,15 @@ pub struct LogCapabilities {
 /// Laws:
 /// 1. When `append` acknowledges an item, its row is durable. Its counter is in the touch index at the step of its event
 ///    time, and its name is listed. `RollupStore::read` returns a `last_write_time` at or above its time (except for
-///    tombstones) and, for a clear, a clear register at or above its key. In this order or all at once.
+///    tombstones) and, for a clear, a clear register at or above its key. In this order or all at once. The register names
+///    final clears only: an append raises it while its guard keeps limits back.
 /// 2. A key has one event for its lifetime: an append to a used key changes nothing. With `reports_existing` it returns the
 ///    stored change. Two items of one call are two appends in their order: of items under one key, the later ones return
 ///    the change of the first.
 /// 3. An item refused with `EffectOutcome::NotApplied` left no trace. The other items of the call are unaffected.
 /// 4. `settle` leaves a row at the key: the existing event, or a tombstone. Its result is final: an append of the same key
-///    that is acknowledged later returns `Existing`, or loses to the tombstone.
+///    that is acknowledged later returns `Existing`, or loses to the tombstone. When it returns a clear, the clear register is
+///    at or above its key.
 /// 5. `scan` returns exactly the rows of the range whose append or settle was acknowledged before the scan began (and
 ///    perhaps some in flight), each once, in order, up to the limit.
 /// 6. `tail` returns the mutations above `after` that were acknowledged before the call (and perhaps some in flight), or

@@ -49,7 +49,8 @@ pub use clock::{BootId, Clock, Entropy};
 pub use count_cache::{CacheLease, CountCache, ReplicaLease};
 pub use error::{EffectOutcome, StoreError, StoreErrorKind, text_with_causes};
 pub use event_log::{
-    AppendGuard, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow, VerdictOutcome,
+    AppendGuard, AppendHold, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow,
+    VerdictOutcome,
 };
 pub use experiment_catalog::{ExperimentChange, ExperimentRecord};
 pub use export::ExportSink;

@@ -9,7 +9,7 @@ use tallystone_domain::limits::STEP;
 use tallystone_domain::rollup::{SliceStatus, TailLookup, TailSum};
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{
-    AppendOutcome, EffectOutcome, ScanOrder, ScanRange, SliceRow, StoreErrorKind, Stores, VerdictOutcome,
+    AppendHold, AppendOutcome, EffectOutcome, ScanOrder, ScanRange, SliceRow, StoreErrorKind, Stores, VerdictOutcome,
 };
 use tokio::sync::oneshot;
 use tokio::task::JoinSet;
@@ -50,6 +50,33 @@ async fn event_log_law_1_an_acknowledged_event_is_readable_touched_listed_and_kn
             let register = (event.change == Change::Clear).then_some(event.key);
             assert_eq!(row.clear, register, "the clear register");
         }
+    })
+    .await;
+}
+
+/// The hold of a process that lost its membership.
+struct Lapsed;
+
+impl AppendHold for Lapsed {
+    fn keeps_limits_back(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test]
+async fn event_log_law_1_the_clear_register_names_no_clear_that_a_verdict_may_have_refused() {
+    on_every_backend(async |bench| {
+        let (stores, views) = (&bench.stores, counter("views"));
+        let clear = event(5_000, "c", Change::Clear);
+        let answers = stores.log.append(DATASET, vec![of(&views, clear.clone())], Box::new(Lapsed)).await;
+        // A process that owns its store is no member of anything: what it commits is final.
+        let is_shared = stores.log.capabilities().unknown_outcomes;
+        let failed: Vec<_> = answers.iter().filter_map(|answer| answer.as_ref().err()).map(|why| why.outcome).collect();
+        assert_eq!(failed, if is_shared { vec![EffectOutcome::Unknown] } else { Vec::new() });
+        let register = async || stores.rollups.read(DATASET, &views).await.expect("a row").clear;
+        assert_eq!(register().await, (!is_shared).then(|| clear.key.clone()));
+        let settled = stores.log.settle(DATASET, &views, &clear.key).await.expect("a verdict");
+        assert_eq!((settled, register().await), (VerdictOutcome::Found(clear.clone()), Some(clear.key)));
     })
     .await;
 }
@@ -251,6 +278,8 @@ async fn event_log_law_4_settling_a_held_key_answers_its_event_at_any_time() {
                 let settled = bench.stores.log.settle(DATASET, &views, &event.key).await.expect("a verdict");
                 assert_eq!(settled, VerdictOutcome::Found(event.clone()));
             }
+            let row = bench.stores.rollups.read(DATASET, &views).await.expect("a row");
+            assert_eq!(row.clear, Some(key(6_000, "b")), "a settled clear is in the register");
         }
     })
     .await;
@@ -521,6 +550,12 @@ impl Drop for Probe {
     }
 }
 
+impl AppendHold for Probe {
+    fn keeps_limits_back(&self) -> bool {
+        true
+    }
+}
+
 fn probe(stores: &Stores) -> (Box<Probe>, oneshot::Receiver<bool>) {
     let (dropped, told) = oneshot::channel();
     (Box::new(Probe { stores: stores.clone(), dropped: Some(dropped) }), told)
@@ -555,16 +590,22 @@ async fn event_log_law_9_the_hold_ends_also_when_the_caller_stops_waiting() {
 #[tokio::test]
 async fn event_log_law_9_the_hold_ends_when_everything_was_refused() {
     on_every_backend(async |bench| {
-        struct Flag(Arc<AtomicBool>);
+        struct Flag(Arc<AtomicBool>, Option<oneshot::Sender<()>>);
         impl Drop for Flag {
             fn drop(&mut self) {
                 self.0.store(true, Ordering::Release);
+                drop(self.1.take());
+            }
+        }
+        impl AppendHold for Flag {
+            fn keeps_limits_back(&self) -> bool {
+                true
             }
         }
         for events in [vec![of(&counter("views"), event(9_000_000, "a", Change::Add(1)))], Vec::new()] {
             let ended = Arc::new(AtomicBool::new(false));
             let (told, wait) = oneshot::channel::<()>();
-            let held = Box::new((Flag(ended.clone()), told));
+            let held = Box::new(Flag(ended.clone(), Some(told)));
             let answers = bench.stores.log.append(DATASET, events.clone(), held).await;
             assert_eq!(answers.len(), events.len());
             assert!(answers.iter().all(Result::is_err));

@@ -30,7 +30,7 @@ use tallystone_coalesce::DetachedTasks;
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{Change, Counter, DatasetId, EventKey};
 use tallystone_domain::limits::HELD_BYTES_MAX;
-use tallystone_ports::{AppendGuard, AppendOutcome, EffectOutcome, NewEvent, StoreError, StoreErrorKind};
+use tallystone_ports::{AppendGuard, AppendHold, AppendOutcome, EffectOutcome, NewEvent, StoreError, StoreErrorKind};
 
 const OP: &str = "append";
 
@@ -146,7 +146,7 @@ impl Appender {
         let (told, answers) = oneshot::channel();
         let this = Arc::clone(self);
         self.tasks.spawn(async move {
-            this.run(dataset, events, told).await;
+            this.run(dataset, events, told, held.as_ref()).await;
             this.pending_bytes.fetch_sub(bytes, Ordering::Relaxed);
             drop(held);
         });
@@ -177,12 +177,18 @@ impl Appender {
         self.recent.insert(token, RecentWrite { change: Change::Void, durable: true });
     }
 
-    async fn run(&self, dataset: DatasetId, events: Vec<NewEvent>, told: oneshot::Sender<AppendResults>) {
+    async fn run(
+        &self,
+        dataset: DatasetId,
+        events: Vec<NewEvent>,
+        told: oneshot::Sender<AppendResults>,
+        held: &dyn AppendHold,
+    ) {
         let mut answers: Vec<Option<Result<AppendOutcome, StoreError>>> = events.iter().map(|_| None).collect();
         let groups = self.assign_partitions(dataset, events, &mut answers).await;
         let began = self.requests.elapsed();
         let mut open = Vec::new();
-        for (group, standing) in self.write_all(groups, began + CASSANDRA_ANSWER_WITHIN).await {
+        for (group, standing) in self.write_all(groups, began + CASSANDRA_ANSWER_WITHIN, held).await {
             for at in &group.result_indexes {
                 answers[*at] = Some(answer(&standing, AppendOutcome::Inserted));
             }
@@ -198,7 +204,7 @@ impl Appender {
         let _ = told.send(answers.into_iter().map(|answer| answer.unwrap_or_else(closed)).collect());
         if !open.is_empty() {
             // Boxed, like every retry: it is rare, and most tasks need no space for it.
-            Box::pin(self.write_all(open, began + HOLD_GIVEN_UP_AFTER)).await;
+            Box::pin(self.write_all(open, began + HOLD_GIVEN_UP_AFTER, held)).await;
         }
     }
 
@@ -207,10 +213,11 @@ impl Appender {
         &self,
         mut groups: Vec<PartitionBatch>,
         until: Duration,
+        held: &dyn AppendHold,
     ) -> Vec<(PartitionBatch, BatchWriteStatus)> {
         let one = |group| {
             Box::pin(async move {
-                let (group, standing) = self.write(group, until).await;
+                let (group, standing) = self.write(group, until, held).await;
                 self.conclude(&group, &standing);
                 (group, standing)
             })
@@ -280,13 +287,18 @@ impl Appender {
     }
 
     /// Writes a group until its outcome is known, or until a time at which it may still be open.
-    async fn write(&self, mut group: PartitionBatch, until: Duration) -> (PartitionBatch, BatchWriteStatus) {
+    async fn write(
+        &self,
+        mut group: PartitionBatch,
+        until: Duration,
+        held: &dyn AppendHold,
+    ) -> (PartitionBatch, BatchWriteStatus) {
         let was_sent = group.sent;
         let rows = rows_of(&group);
         let mut open: Option<RequestFailure> = None;
         let mut attempt = 1;
         loop {
-            let fault = match self.attempt(&mut group, &rows).await {
+            let fault = match self.attempt(&mut group, &rows, held).await {
                 Ok(()) => return (group, BatchWriteStatus::Durable),
                 Err(fault) => fault,
             };
@@ -304,7 +316,7 @@ impl Appender {
             } else if attempt >= CASSANDRA_ATTEMPTS_MAX || !fault.is_retryable {
                 return (group, BatchWriteStatus::Refused(fault));
             }
-            let late = self.requests.elapsed() >= until;
+            let late = self.requests.elapsed() >= until || !held.keeps_limits_back();
             if let Some(fault) = open.clone().filter(|_| late || self.stop.is_cancelled()) {
                 return (group, BatchWriteStatus::Unresolved(fault));
             }
@@ -318,7 +330,12 @@ impl Appender {
     }
 
     /// The touch is first, so that no row exists without one; then the rows. A clear is visible before it is acknowledged.
-    async fn attempt(&self, group: &mut PartitionBatch, rows: &PartitionRows) -> Result<(), RequestFailure> {
+    async fn attempt(
+        &self,
+        group: &mut PartitionBatch,
+        rows: &PartitionRows,
+        held: &dyn AppendHold,
+    ) -> Result<(), RequestFailure> {
         let (dataset, counter) = (group.partition.dataset, &group.partition.counter);
         let unsent = group.sent;
         let beside = |error: StoreError| RequestFailure {
@@ -337,11 +354,13 @@ impl Appender {
         }
         let clears = group.events.iter().filter(|new| new.event.change == Change::Clear).map(|new| &new.event.key);
         if let Some(newest) = clears.max() {
-            let raised = self.raise_clear(dataset, counter, newest).await;
-            raised.map_err(|error| RequestFailure {
-                outcome: EffectOutcome::Unknown,
-                ..RequestFailure::not_sent(error.to_string())
-            })?;
+            let unknown =
+                |why: String| RequestFailure { outcome: EffectOutcome::Unknown, ..RequestFailure::not_sent(why) };
+            // Folds take a clear of the register unasked, so it never names one that a verdict may have refused.
+            if !held.keeps_limits_back() {
+                return Err(unknown("limits may have passed the clear before its row was stored".to_owned()));
+            }
+            self.raise_clear(dataset, counter, newest).await.map_err(|error| unknown(error.to_string()))?;
         }
         Ok(())
     }

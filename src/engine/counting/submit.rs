@@ -12,13 +12,13 @@ use crate::counting::wait_budget::WaitBudget;
 use crate::counting::{Counting, CountingError, WriteOutcome};
 use crate::fleet::WriteRefusal;
 use crate::rolling::Roller;
-use crate::scopes::NamespaceScope;
+use crate::scopes::{NamespaceScope, NamespaceScopes};
 use crate::stats::NamespaceCounts;
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{Change, Counter, IdempotencyToken, SEQUENCES_PER_MS};
 use tallystone_domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use tallystone_domain::namespace::CounterType;
-use tallystone_ports::{AppendOutcome, NewEvent, StoreError, StoreErrorKind};
+use tallystone_ports::{AppendHold, AppendOutcome, NewEvent, StoreError, StoreErrorKind};
 
 /// The state of a write until its outcome is decided. The log owns it, not the caller. Dropping it sends the rollup signals
 /// first and ends the holds second, so a limit never passes an event whose caller has gone.
@@ -48,6 +48,18 @@ impl Drop for InFlightWrite {
             self.scope.dataset.closing.release(hold);
         }
     }
+}
+
+impl AppendHold for InFlightWrite {
+    fn keeps_limits_back(&self) -> bool {
+        are_vouched(&self.roller.scopes, &self.holds)
+    }
+}
+
+/// Whether events under these holds may be acknowledged now: this process has the membership under which they were admitted.
+fn are_vouched(scopes: &NamespaceScopes, holds: &[Option<InFlightHold>]) -> bool {
+    let Some(fleet) = &scopes.fleet else { return true };
+    holds.iter().flatten().all(|hold| fleet.membership.may_acknowledge(hold.incarnation))
 }
 
 /// The changes of one call after admission.
@@ -236,10 +248,7 @@ impl Counting {
         let answers = appending.instrument(span).await;
         let limit = limit_at_end.get().copied().unwrap_or_else(|| scope.dataset.limit());
         // Checked after the store has answered, for the incarnation in which each event was admitted.
-        let vouched = self.scopes.fleet.as_ref().is_none_or(|fleet| {
-            let lives = holds.into_iter().flatten().map(|hold| hold.incarnation);
-            { lives }.all(|life| fleet.membership.may_acknowledge(life))
-        });
+        let vouched = are_vouched(&self.scopes, &holds);
         let outcome = |(answer, (asked, time)): (Result<AppendOutcome, StoreError>, (Change, Timestamp))| {
             let appended = answer?;
             if !vouched {
