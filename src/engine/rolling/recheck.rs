@@ -7,6 +7,7 @@
 //! first rolled up beyond the mark, and always writes a checkpoint. A roll that began before the row was visible then loses
 //! to that checkpoint, however late it ends.
 
+use crate::closed_timestamp::{ClosedTimestampTracker, InFlightHold};
 use crate::fleet::CounterFleet;
 use crate::rolling::Roller;
 use crate::scopes::NamespaceScope;
@@ -20,6 +21,24 @@ use tallystone_domain::rollup::{
 use tallystone_ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErrorKind};
 
 const OP: &str = "recheck a bucket";
+
+/// The hold of a recheck mark. Dropping it ends it, so that a caller who goes away in the middle holds no limit back.
+struct MarkHold<'a> {
+    closing: &'a ClosedTimestampTracker,
+    hold: InFlightHold,
+}
+
+impl<'a> MarkHold<'a> {
+    fn begin(closing: &'a ClosedTimestampTracker, now: Timestamp) -> Self {
+        Self { closing, hold: closing.admit_own(now, 1).hold }
+    }
+}
+
+impl Drop for MarkHold<'_> {
+    fn drop(&mut self) {
+        self.closing.release(self.hold);
+    }
+}
 
 /// A counter rolled up to the limit, with its records.
 struct RolledUpCounter {
@@ -36,19 +55,34 @@ impl Roller {
         counter: &Counter,
         found: &EventKey,
     ) -> Result<(), StoreError> {
+        self.under_recheck_mark(scope, counter, found, async { Ok(()) }).await
+    }
+
+    /// Puts a recheck mark for the bucket of a key and then does the work, both under one hold. So the bucket is compared
+    /// after the work, however long that takes, and also if this process ends in its middle.
+    pub(super) async fn under_recheck_mark<T>(
+        &self,
+        scope: &NamespaceScope,
+        counter: &Counter,
+        key: &EventKey,
+        work: impl Future<Output = Result<T, StoreError>> + Send,
+    ) -> Result<T, StoreError> {
         let Some(fleet) = self.scopes.fleet.as_ref().filter(|fleet| fleet.membership.keeps(ProtocolRule::RecheckMark))
         else {
-            return Ok(());
+            return work.await;
         };
-        let hold = scope.dataset.closing.admit_own(self.context.now(), 1).hold;
-        let marked = self.put_mark_under_hold(fleet, scope, counter, found, hold.time).await;
+        let held = MarkHold::begin(&scope.dataset.closing, self.context.now());
+        let done = match self.put_mark_under_hold(fleet, scope, counter, key, held.hold.time).await {
+            Ok(()) => work.await,
+            Err(error) => Err(error),
+        };
         // Checked under the hold: a mark of a past incarnation could lie below a watermark.
-        let vouched = fleet.membership.may_acknowledge(hold.incarnation);
-        scope.dataset.closing.release(hold);
+        let vouched = fleet.membership.may_acknowledge(held.hold.incarnation);
+        drop(held);
         // The verdict on the token is returned only after the mark is stored, whatever delays it.
-        marked.map_err(|error| StoreError { outcome: EffectOutcome::Unknown, ..error })?;
+        let done = done.map_err(|error| StoreError { outcome: EffectOutcome::Unknown, ..error })?;
         if vouched {
-            return Ok(());
+            return Ok(done);
         }
         let why = "this server lost its membership of the fleet while it checked the token; retry with the same token";
         Err(StoreError::unknown(StoreErrorKind::Unavailable, OP).with_source(why))
@@ -252,5 +286,23 @@ impl Roller {
         let rows = scope.dataset.slices.rows();
         let oldest = rows.iter().find(|row| row.status != SliceStatus::Dropped).map_or(Timestamp::MIN, |row| row.start);
         records.retain(|record| record.start >= oldest);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_mark_whose_caller_goes_away_holds_no_limit_back() {
+        const ACCEPT_LIMIT: Duration = Duration::from_secs(5);
+        let closing = ClosedTimestampTracker::new(ACCEPT_LIMIT, Timestamp::MIN);
+        let later = Timestamp::from_secs(200);
+        let held = MarkHold::begin(&closing, Timestamp::from_secs(100));
+        assert_eq!(closing.closed(later), held.hold.time.just_before());
+        drop(held);
+        assert_eq!((closing.closed(later), closing.hold_count()), (later - ACCEPT_LIMIT, 0));
     }
 }
