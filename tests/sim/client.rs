@@ -20,6 +20,13 @@ use crate::world::World;
 /// The counters that clients use.
 pub const COUNTERS: usize = 3;
 
+/// When a client asks again after a clear that it got no answer to, and how often.
+const FIRST_QUESTION_AFTER: Duration = Duration::from_secs(22);
+const QUESTIONS: usize = 60;
+/// How often it reads the counter beside each question, and how soon.
+const READS_BESIDE: usize = 4;
+const READ_WITHIN: Duration = Duration::from_millis(10);
+
 /// How a client behaves.
 #[derive(Clone, Copy, Debug)]
 pub struct Manners {
@@ -95,6 +102,28 @@ impl Client {
                 return;
             }
             self.back_off().await;
+        }
+        if clears && self.machines.have_late_clears() {
+            self.ask_until_settled(number, counter).await;
+        }
+    }
+
+    /// Asks after a change around the time at which its outcome is decided, and reads its counter at the same moment.
+    async fn ask_until_settled(&self, number: Number, counter: usize) {
+        self.world.sleep(FIRST_QUESTION_AFTER).await;
+        for _ in 0..QUESTIONS {
+            for _ in 0..READS_BESIDE {
+                let (reader, wait) = (self.clone(), self.chance.lock().between(Duration::ZERO, READ_WITHIN));
+                self.world.spawn(async move {
+                    reader.world.sleep(wait).await;
+                    reader.read_one(counter, Freshness::UpToDate).await;
+                });
+            }
+            if self.check(number).await {
+                return;
+            }
+            let wait = self.chance.lock().between(Duration::ZERO, Duration::from_millis(500));
+            self.world.sleep(wait).await;
         }
     }
 

@@ -15,6 +15,9 @@ use tallystone_domain::rollup::{CountReading, Exactness};
 /// The adds that one counter can tell apart.
 pub const ADDS_OF_A_COUNTER: u32 = 60;
 
+/// The time after which no reading shows the effect of a refused clear.
+const REFUSED_IS_GONE_AFTER: Duration = Duration::from_secs(30);
+
 /// The number of a change in the ledger.
 pub type Number = usize;
 
@@ -263,6 +266,19 @@ fn audit_one(changes: &[&Change], seen: &Seen) -> Vec<String> {
         };
         if due && !is_in && !cleared(false) {
             wrong.push(format!("a count lacks {change:?}: {seen:?}"));
+        }
+        let is_told = change.acknowledged.is_some() && change.key.time <= reading.as_of;
+        let refused = |clear: &&&Change| {
+            let is_over = clear.refused.is_some_and(|at| at + REFUSED_IS_GONE_AFTER <= seen.asked);
+            clear.kind == Kind::Clear && clear.key > change.key && is_over
+        };
+        if let Some(clear) = changes.iter().find(refused)
+            && is_told
+            && reading.exactness != Exactness::Partial
+            && !is_in
+            && !cleared(false)
+        {
+            wrong.push(format!("a count shows the effect of {clear:?} long after its refusal: {seen:?}"));
         }
     }
     wrong

@@ -22,6 +22,7 @@ use crate::client::{COUNTERS, Client, Manners};
 use crate::cluster::Cluster;
 use crate::cluster::net::Net;
 use crate::cql::parse::{self, Definition};
+use crate::late_clears::LateClears;
 use crate::ledger::{Ledger, Number};
 use crate::server::{Machines, Plan, cache_cluster};
 use crate::settings::{self, SharedCatalog};
@@ -124,6 +125,7 @@ impl Stage {
             roles,
             // Also before all hints have come: what is sealed too early may still be found by its token.
             seal_delay: [None, Some(SECOND * 5), Some(SECOND * 60)][chance.index(3)],
+            late_clears: LateClears::of(seed),
             seed,
         };
         let machines = Machines::new(world, plan, ledger, Chance::new(seed, 4));

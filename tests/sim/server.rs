@@ -22,6 +22,7 @@ use crate::caches::{Caches, SimNetwork};
 use crate::chance::Chance;
 use crate::cluster::Cluster;
 use crate::cluster::net::Net;
+use crate::late_clears::LateClears;
 use crate::ledger::Ledger;
 use crate::process::ProcessClock;
 use crate::settings::SharedCatalog;
@@ -52,6 +53,7 @@ pub struct Plan {
     pub seed: u64,
     /// How long after its end a time bucket is sealed.
     pub seal_delay: Option<Duration>,
+    pub late_clears: LateClears,
 }
 
 /// A server that takes calls.
@@ -111,6 +113,11 @@ impl Machines {
     /// The servers of the count cache, where there is one.
     pub fn caches(&self) -> Option<&Caches> {
         self.plan.caches.as_ref()
+    }
+
+    /// Whether clears of this run may reach one replica only.
+    pub fn have_late_clears(&self) -> bool {
+        self.plan.late_clears.happen()
     }
 
     /// How many machines there are.
@@ -234,7 +241,12 @@ impl Machines {
         let own = plan.seed.wrapping_add(0x5eed * (process.0 as u64 + 1));
         let clock: Arc<dyn Clock> = Arc::new(ProcessClock::new(world, process, plan.clocks[machine]));
         let entropy = SeededEntropy::new(own);
-        let store = SimStore { cluster: plan.cluster.clone(), machine, stops: self.stops(process, own, 1) };
+        let store = SimStore {
+            cluster: plan.cluster.clone(),
+            machine,
+            stops: self.stops(process, own, 1),
+            late_clears: plan.late_clears.clone(),
+        };
         let catalog = Arc::clone(&plan.catalog) as Arc<dyn NamespaceStore>;
         let opening = Cassandra::open_on(
             Arc::new(store),

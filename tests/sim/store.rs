@@ -21,6 +21,7 @@ use crate::cluster::paxos::Decided;
 use crate::cluster::{Cluster, Name, Refusal};
 use crate::cql::parse::{self, Definition};
 use crate::cql::{Column, Datum, Kind, Plan, Reading, Table, Type, Writing};
+use crate::late_clears::{Fate, LateClears, LateRow};
 use crate::stops::Stops;
 use crate::world::World;
 
@@ -32,6 +33,7 @@ pub struct SimStore {
     pub cluster: Cluster,
     pub machine: usize,
     pub stops: Stops,
+    pub late_clears: LateClears,
 }
 
 /// Statements by their text; they mean the same in every run.
@@ -104,7 +106,22 @@ impl SimStore {
         for (prepared, values) in rows {
             let writing = writing_of(prepared);
             let change = writing.change(&values, writing.timestamp(&values).unwrap_or(clock));
-            let name = Arc::new((Arc::clone(&writing.table.name), writing.key(&values)));
+            let name: Name = Arc::new((Arc::clone(&writing.table.name), writing.key(&values)));
+            match self.late_clears.fate(&writing.table, &values, self.world().now()) {
+                Fate::Usual => {}
+                Fate::Lost => return self.lose().await,
+                Fate::Late { node, after } => {
+                    self.late_clears.keep(&values, LateRow { node, name, change });
+                    let (cluster, late_clears) = (self.cluster.clone(), self.late_clears.clone());
+                    self.world().spawn(async move {
+                        cluster.world.sleep(after).await;
+                        if let Some(row) = late_clears.arrive(&values) {
+                            cluster.bring(row.node, &row.name, &row.change);
+                        }
+                    });
+                    return self.lose().await;
+                }
+            }
             match changes.iter_mut().find(|(known, _)| *known == name) {
                 Some((_, all)) => all.merge(&change),
                 None => changes.push((name, change)),
@@ -122,6 +139,12 @@ impl SimStore {
             }
         })
         .await
+    }
+
+    /// Waits for an answer that never comes.
+    async fn lose(&self) -> Result<(), RequestFailure> {
+        self.world().until_in(self.stops.process, self.world().now() + REQUEST_TIMEOUT).await;
+        Err(fault(Refusal::Timeout))
     }
 
     async fn read_all(
@@ -220,6 +243,13 @@ impl WideStore for SimStore {
             |(prepared, values): &(&PreparedCql, Vec<CqlValue>)| (Arc::clone(writing_of(prepared)), data_of(values));
         let writes: Arc<Vec<_>> = Arc::new(writes.iter().map(of).collect());
         let (first, values) = &writes[0];
+        if let Some((row, after)) = self.late_clears.meet(values) {
+            let cluster = self.cluster.clone();
+            self.world().spawn(async move {
+                cluster.world.sleep(after).await;
+                cluster.bring(row.node, &row.name, &row.change);
+            });
+        }
         let name = Arc::new((Arc::clone(&first.table.name), first.key(values)));
         let table = Arc::clone(&first.table);
         let decided =

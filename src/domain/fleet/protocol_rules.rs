@@ -15,6 +15,8 @@ pub enum ProtocolRule {
     SecondVoid,
     /// A server that finds a row below the limit, or voids a token there, writes a recheck mark.
     RecheckMark,
+    /// A fold takes a clear above the clear register only after the store has settled that it counts.
+    SettleClears,
     /// A watermark advances only after the checkpoints of its counters are stored.
     CheckpointBeforeWatermark,
     /// Registers carry their own value as the cell timestamp.
@@ -28,13 +30,14 @@ pub enum ProtocolRule {
 
 impl ProtocolRule {
     /// All rules, in order.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::AcknowledgeUnderLease,
         Self::LapsedStaysLapsed,
         Self::PendingAboveLimit,
         Self::Void,
         Self::SecondVoid,
         Self::RecheckMark,
+        Self::SettleClears,
         Self::CheckpointBeforeWatermark,
         Self::MaxRegisters,
         Self::FillUnderLease,

@@ -13,6 +13,7 @@ pub mod rollup_row;
 pub mod sealing;
 pub mod series;
 pub mod series_step;
+pub mod settled_clears;
 pub mod slice_rules;
 
 pub use checkpoint::{BucketRecord, Checkpoint, CheckpointWriter, CountAt, SourceTotal, SourceTotals, StepSum};
@@ -22,4 +23,5 @@ pub use reading::{CountReading, Exactness, Freshness, ReadOptions};
 pub use repair::{BucketComparison, RepairAction, VerifiedBase};
 pub use rollup_row::{CachedCount, RollupRow};
 pub use sealing::{is_sampled, sealable_to};
+pub use settled_clears::SettledClears;
 pub use slice_rules::{FoldRules, SliceRule, SliceStatus, TimeSlice};

@@ -162,6 +162,45 @@ mod tests {
         fold(Checkpoint::empty(Timestamp::MIN), events, Timestamp::from_secs(to), &rules())
     }
 
+    type Records = BTreeMap<Timestamp, BucketRecord>;
+
+    /// Rolls up the rows of one moment and then compares every bucket with those of a later one. Returns the last checkpoint,
+    /// the records of finished buckets, and the number of repairs.
+    fn compared(in_time: &[Event], log: &[Event], to: i64, backwards: bool) -> (Checkpoint, Records, u64) {
+        let FoldResult { mut checkpoint, finished_buckets, .. } = rolled(in_time, to);
+        let mut records: Records = finished_buckets.into_iter().map(|bucket| (bucket.start, bucket)).collect();
+        let mut buckets: Vec<Timestamp> = (0..10).map(|n| Timestamp::from_secs(n * 10)).collect();
+        if backwards {
+            buckets.reverse();
+        }
+        let mut repairs = 0;
+        for start in buckets {
+            let open = checkpoint.open_bucket.clone().filter(|open| open.start == start);
+            let recorded = open.or_else(|| records.get(&start).cloned());
+            let inside = |event: &&Event| event.key.time >= start && event.key.time < start + WIDTH;
+            let held: Vec<Event> = log.iter().filter(inside).cloned().collect();
+            let compared = BucketComparison::new(&checkpoint, (start, &rules()), recorded, &held);
+            let next = match compared.remedy(&checkpoint) {
+                RepairAction::None => continue,
+                RepairAction::Exchanged(next) => next,
+                RepairAction::AddLater(mut next) => {
+                    let open = next.open_bucket.iter().filter(|open| open.start > start);
+                    let later = records.range(start + WIDTH..).map(|(_, record)| record).chain(open);
+                    next.count += later.map(|record| record.sum).sum::<i128>();
+                    next
+                }
+            };
+            if compared.is_finished(&checkpoint) {
+                records.insert(start, compared.found.clone());
+            }
+            repairs += 1;
+            checkpoint = next;
+            let again = BucketComparison::new(&checkpoint, (start, &rules()), Some(compared.found), &held);
+            assert_eq!(again.remedy(&checkpoint), RepairAction::None, "a bucket is repaired once");
+        }
+        (checkpoint, records, repairs)
+    }
+
     proptest! {
         /// The law: once each bucket with late rows is repaired, in any order, value and records equal those of a fold
         /// over all rows.
@@ -175,43 +214,38 @@ mod tests {
                 events(&kinds).into_iter().filter(|(event, _)| event.key.time <= Timestamp::from_secs(to)).collect();
             let whole: Vec<Event> = all.iter().map(|(event, _)| event.clone()).collect();
             let in_time: Vec<Event> = all.iter().filter(|(_, late)| !late).map(|(event, _)| event.clone()).collect();
-            let expected = rolled(&whole, to);
-            let FoldResult { mut checkpoint, finished_buckets, .. } = rolled(&in_time, to);
-            let mut records: BTreeMap<Timestamp, BucketRecord> =
-                finished_buckets.into_iter().map(|bucket| (bucket.start, bucket)).collect();
-            let mut buckets: Vec<Timestamp> = (0..10).map(|n| Timestamp::from_secs(n * 10)).collect();
-            if backwards {
-                buckets.reverse();
-            }
-            let mut repairs = 0;
-            for start in buckets {
-                let open = checkpoint.open_bucket.clone().filter(|open| open.start == start);
-                let recorded = open.or_else(|| records.get(&start).cloned());
-                let inside = |event: &&Event| event.key.time >= start && event.key.time < start + WIDTH;
-                let held: Vec<Event> = whole.iter().filter(inside).cloned().collect();
-                let compared = BucketComparison::new(&checkpoint, (start, &rules()), recorded, &held);
-                let next = match compared.remedy(&checkpoint) {
-                    RepairAction::None => continue,
-                    RepairAction::Exchanged(next) => next,
-                    RepairAction::AddLater(mut next) => {
-                        let open = next.open_bucket.iter().filter(|open| open.start > start);
-                        let later = records.range(start + WIDTH..).map(|(_, record)| record).chain(open);
-                        next.count += later.map(|record| record.sum).sum::<i128>();
-                        next
-                    }
-                };
-                if compared.is_finished(&checkpoint) {
-                    records.insert(start, compared.found.clone());
-                }
-                repairs += 1;
-                checkpoint = next;
-                let again = BucketComparison::new(&checkpoint, (start, &rules()), Some(compared.found), &held);
-                prop_assert_eq!(again.remedy(&checkpoint), RepairAction::None, "a bucket is repaired once");
-            }
+            let (checkpoint, records, repairs) = compared(&in_time, &whole, to, backwards);
             prop_assert_eq!(checkpoint.repairs, repairs);
-            let FoldResult { checkpoint: exact, finished_buckets, .. } = expected;
+            let FoldResult { checkpoint: exact, finished_buckets, .. } = rolled(&whole, to);
             prop_assert_eq!(Checkpoint { repairs: 0, ..checkpoint }, exact);
             prop_assert_eq!(records.into_values().collect::<Vec<_>>(), finished_buckets);
+        }
+
+        /// The law: an add that was folded and lost to a tombstone counts no more once its bucket is compared. A clear that
+        /// goes away was never folded (`settled_clears`). The time of the last mutation may stay that of the lost add.
+        #[test]
+        fn adds_that_go_away_count_no_more_once_their_buckets_are_compared(
+            kinds in vec((0_i64..80, prop::option::weighted(0.8, -50_i64..50), any::<bool>()), 0..40),
+            to in 60_i64..95,
+            backwards in any::<bool>(),
+        ) {
+            let rows: Vec<(Event, bool)> =
+                events(&kinds).into_iter().filter(|(event, _)| event.key.time <= Timestamp::from_secs(to)).collect();
+            let of = |is_seen: &dyn Fn(&Event, bool) -> bool| -> Vec<Event> {
+                rows.iter().filter(|(event, goes)| is_seen(event, *goes)).map(|(event, _)| event.clone()).collect()
+            };
+            let in_time = of(&|event, goes| !goes || event.change != Change::Clear);
+            let stays = of(&|_, goes| !goes);
+            let (checkpoint, records, _) = compared(&in_time, &stays, to, backwards);
+            let FoldResult { checkpoint: exact, finished_buckets, .. } = rolled(&stays, to);
+            prop_assert_eq!((checkpoint.count, checkpoint.clear), (exact.count, exact.clear));
+            prop_assert!(checkpoint.last_event_time >= exact.last_event_time);
+            let with_rows = |records: Vec<BucketRecord>| -> Records {
+                records.into_iter().filter(|record| record.rows > 0).map(|record| (record.start, record)).collect()
+            };
+            let found = with_rows(records.into_values().chain(checkpoint.open_bucket).collect());
+            let expected = with_rows(finished_buckets.into_iter().chain(exact.open_bucket).collect());
+            prop_assert_eq!(found, expected);
         }
     }
 

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::counting::wait_budget::WaitBudget;
 use crate::counting::{BucketDifference, Counting, CountingError, EventsQuery, Recount, Repair};
+use crate::rolling::FoldStart;
 use crate::scopes::NamespaceScope;
-use tallystone_domain::counter::{Counter, CounterName, Event, NamespaceName};
+use tallystone_domain::counter::{Counter, CounterName, Event, EventKey, NamespaceName};
 use tallystone_domain::rollup::{BucketRecord, Checkpoint, Freshness, ReadOptions, SliceStatus};
 use tallystone_domain::{Reason, Reject, Timestamp};
 use tallystone_ports::{ReadReplicas, ScanOrder, ScanRange, StoreError};
@@ -66,7 +67,7 @@ impl Counting {
         let row = self.scopes.stores.rollups.read(scope.dataset.id(), &counter).await?;
         let served = row.checkpoint.unwrap_or_else(|| Checkpoint::empty(scope.first_time()));
         let oldest = oldest_event_time(&scope);
-        let recomputed = self.recompute(&scope, &counter, oldest, served.as_of).await?;
+        let recomputed = self.recompute(&scope, &counter, row.clear, (oldest, served.as_of)).await?;
         let dropped = scope.dataset.slices.rows().iter().any(|row| row.status == SliceStatus::Dropped);
         let complete = !dropped || recomputed.checkpoint.clear.is_some();
         let from = from.unwrap_or(oldest);
@@ -110,11 +111,12 @@ impl Counting {
         &self,
         scope: &NamespaceScope,
         counter: &Counter,
-        after: Timestamp,
-        to: Timestamp,
+        register: Option<EventKey>,
+        (after, to): (Timestamp, Timestamp),
     ) -> Result<Recomputed, StoreError> {
         let after = after.just_before();
-        let folded = self.roller.fold_pages(scope, counter, Checkpoint::empty(after), to, usize::MAX).await?;
+        let start = FoldStart { base: Checkpoint::empty(after), register };
+        let folded = self.roller.fold_pages(scope, counter, start, to, usize::MAX).await?;
         let rolled = folded.folder.finish(to.max(after));
         let mut buckets = rolled.finished_buckets;
         buckets.extend(rolled.checkpoint.open_bucket.clone());

@@ -6,6 +6,7 @@ use futures_util::{StreamExt, stream};
 
 use crate::counting::wait_budget::WaitBudget;
 use crate::counting::{Counting, CountingError, is_best_effort};
+use crate::rolling::FoldStart;
 use crate::scopes::NamespaceScope;
 use tallystone_domain::counter::{Counter, CounterName, Event, NamespaceName};
 use tallystone_domain::limits::{CALL_READS_AT_ONCE_MAX, LIMIT_PUBLISH_INTERVAL, TAIL_EVENTS_MAX};
@@ -236,12 +237,12 @@ impl Counting {
         found: FoundRow,
     ) -> Result<FoldedTail, StoreError> {
         let scope = self.with_all_slices(scope, found.row.last_write_time).await?;
-        let base = found.row.base(found.watermark);
-        let as_of = base.as_of;
+        let start = FoldStart::of(&found.row, found.watermark);
+        let as_of = start.base.as_of;
         let mut first = None;
         let note = |event: &Event| first = first.or_else(|| event.change.is_mutation().then_some(event.key.time));
         let bounds = (Timestamp::MAX, TAIL_EVENTS_MAX);
-        let folded = self.roller.fold_pages_noting(&scope, counter, base, bounds, note).await?;
+        let folded = self.roller.fold_pages_noting(&scope, counter, start, bounds, note).await?;
         let more = folded.more;
         let Checkpoint { count, last_event_time, .. } = folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint;
         Ok(FoldedTail { count, last_event_time, first, more })
@@ -253,22 +254,22 @@ impl Counting {
         scope: &Arc<NamespaceScope>,
         counter: &Counter,
     ) -> Result<Checkpoint, StoreError> {
-        let (scope, _, base) = self.tail_base(scope, counter).await?;
-        let as_of = base.as_of;
-        let folded = self.roller.fold_pages(&scope, counter, base, Timestamp::MAX, usize::MAX).await?;
+        let (scope, _, start) = self.tail_start(scope, counter).await?;
+        let as_of = start.base.as_of;
+        let folded = self.roller.fold_pages(&scope, counter, start, Timestamp::MAX, usize::MAX).await?;
         Ok(folded.folder.finish(folded.newest.unwrap_or(as_of)).checkpoint)
     }
 
-    /// The scope with every slice in which the tail may lie, the row of the counter, and the checkpoint to fold the tail on.
-    pub(super) async fn tail_base(
+    /// The scope with every slice in which the tail may lie, the row of the counter, and where to fold the tail on.
+    pub(super) async fn tail_start(
         &self,
         scope: &Arc<NamespaceScope>,
         counter: &Counter,
-    ) -> Result<(Arc<NamespaceScope>, RollupRow, Checkpoint), StoreError> {
+    ) -> Result<(Arc<NamespaceScope>, RollupRow, FoldStart), StoreError> {
         let FoundRow { row, watermark } = self.find_row(scope, counter).await?;
         let scope = self.with_all_slices(scope, row.last_write_time).await?;
-        let base = row.base(watermark);
-        Ok((scope, row, base))
+        let start = FoldStart::of(&row, watermark);
+        Ok((scope, row, start))
     }
 
     async fn find_row(&self, scope: &NamespaceScope, counter: &Counter) -> Result<FoundRow, StoreError> {

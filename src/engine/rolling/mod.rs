@@ -10,6 +10,7 @@ pub mod pipeline;
 mod recheck;
 mod roll;
 mod sealing;
+mod settling;
 mod signal_receiver;
 
 use std::sync::Arc;
@@ -19,6 +20,7 @@ use crate::scopes::NamespaceScopes;
 use crate::served_counts::ServedCounts;
 use tallystone_domain::rollup::{Checkpoint, CheckpointWriter};
 
+pub use fold::FoldStart;
 pub use pipeline::{QueueSlot, RollupQueueLoop};
 pub use signal_receiver::SignalReceiver;
 

@@ -9,14 +9,14 @@
 
 use crate::closed_timestamp::{ClosedTimestampTracker, InFlightHold};
 use crate::fleet::CounterFleet;
-use crate::rolling::Roller;
+use crate::rolling::{FoldStart, Roller};
 use crate::scopes::NamespaceScope;
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{Counter, EventKey};
 use tallystone_domain::fleet::ProtocolRule;
 use tallystone_domain::limits::REPAIR_ATTEMPTS_MAX;
 use tallystone_domain::rollup::{
-    BucketComparison, BucketRecord, Checkpoint, FoldResult, RepairAction, SliceStatus, VerifiedBase,
+    BucketComparison, BucketRecord, Checkpoint, FoldResult, RepairAction, SettledClears, SliceStatus, VerifiedBase,
 };
 use tallystone_ports::{EffectOutcome, ReadReplicas, RollWrite, StoreError, StoreErrorKind};
 
@@ -44,6 +44,7 @@ impl Drop for MarkHold<'_> {
 struct RolledUpCounter {
     rolled: FoldResult,
     sealed: Option<VerifiedBase>,
+    clears: SettledClears,
 }
 
 impl Roller {
@@ -151,9 +152,10 @@ impl Roller {
         copies: ReadReplicas,
     ) -> Result<bool, StoreError> {
         let dataset = scope.dataset.id();
-        let Some(current) = self.force_roll(fleet, scope, counter).await? else { return Ok(false) };
+        let Some(mut current) = self.force_roll(fleet, scope, counter).await? else { return Ok(false) };
+        let events = self.settled_bucket(fleet, scope, counter, (bucket, copies), &mut current.clears).await?;
+        let Some(events) = events else { return Ok(true) };
         let checkpoint = &current.rolled.checkpoint;
-        let Some(events) = fleet.store.bucket(dataset, counter, bucket, copies).await? else { return Ok(true) };
         let recorded = self.recorded_bucket(scope, counter, &current, bucket).await?;
         let compared = BucketComparison::new(checkpoint, (bucket, &scope.rules), recorded, &events);
         let next = match compared.remedy(checkpoint) {
@@ -213,18 +215,21 @@ impl Roller {
             return Ok(None);
         }
         if stands {
-            return Ok(Some(RolledUpCounter { rolled: FoldResult::of(base), sealed }));
+            let clears = SettledClears::new(row.clear, limit);
+            return Ok(Some(RolledUpCounter { rolled: FoldResult::of(base), sealed, clears }));
         }
         if scope.covered_to() <= limit {
             return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
         }
-        let rolled = if base.as_of < limit {
-            self.fold_pages(scope, counter, base, limit, usize::MAX).await?.folder.finish(limit)
+        let (rolled, clears) = if base.as_of < limit {
+            let start = FoldStart { base, register: row.clear };
+            let folded = self.fold_pages(scope, counter, start, limit, usize::MAX).await?;
+            (folded.folder.finish(limit), folded.clears)
         } else {
-            FoldResult::of(base)
+            (FoldResult::of(base), SettledClears::new(row.clear, limit))
         };
         self.put_checkpoint(scope, counter, rolled.clone()).await?;
-        Ok(Some(RolledUpCounter { rolled, sealed }))
+        Ok(Some(RolledUpCounter { rolled, sealed, clears }))
     }
 
     async fn put_checkpoint(

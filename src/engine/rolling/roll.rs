@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use futures_util::stream::{self, StreamExt};
 
-use crate::rolling::Roller;
+use crate::rolling::{FoldStart, Roller};
 use crate::scopes::NamespaceScope;
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::Counter;
-use tallystone_domain::rollup::{Checkpoint, RollupRow};
+use tallystone_domain::rollup::RollupRow;
 use tallystone_ports::{CacheLease, RollWrite, StoreError, StoreErrorKind};
 
 /// One counter read and folded, not yet written.
@@ -78,8 +78,8 @@ impl Roller {
         // The first roll on a repaired value reaches at least as far as every roll on the value before the repair, on which
         // watermarks may have moved. Those rolls read their limits before the repair was written.
         let limit = if row.just_repaired { scope.dataset.stored_limit(&self.scopes.stores).await? } else { limit };
-        let base = row.base(watermark);
-        let write = if base.as_of < limit { self.fold_log(scope, counter, base, limit).await? } else { None };
+        let start = FoldStart::of(&row, watermark);
+        let write = if start.base.as_of < limit { self.fold_log(scope, counter, start, limit).await? } else { None };
         let took = self.context.clock.elapsed().saturating_sub(began);
         Ok(Box::new(PreparedRoll { counter: counter.clone(), lease, row, read_at, write, read_duration: took }))
     }
@@ -89,14 +89,14 @@ impl Roller {
         &self,
         scope: &NamespaceScope,
         counter: &Counter,
-        base: Checkpoint,
+        start: FoldStart,
         limit: Timestamp,
     ) -> Result<Option<RollWrite>, StoreError> {
         if scope.covered_to() <= limit {
             // An unknown slice is never an empty one.
             return Err(StoreError::not_applied(StoreErrorKind::Unavailable, "roll beyond the known slices"));
         }
-        let folded = self.fold_pages(scope, counter, base, limit, usize::MAX).await?;
+        let folded = self.fold_pages(scope, counter, start, limit, usize::MAX).await?;
         if folded.events == 0 {
             self.context.stats.rolls_empty.increment();
             return Ok(None);

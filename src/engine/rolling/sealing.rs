@@ -6,7 +6,7 @@ use crate::scopes::NamespaceScope;
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::Counter;
 use tallystone_domain::limits::REPAIR_ATTEMPTS_MAX;
-use tallystone_domain::rollup::{BucketComparison, Checkpoint, RepairAction, VerifiedBase};
+use tallystone_domain::rollup::{BucketComparison, Checkpoint, RepairAction, SettledClears, VerifiedBase};
 use tallystone_ports::{ReadReplicas, StoreError, StoreErrorKind};
 
 impl Roller {
@@ -20,11 +20,12 @@ impl Roller {
         bucket: Timestamp,
     ) -> Result<(), StoreError> {
         let dataset = scope.dataset.id();
-        let Some(events) = fleet.store.bucket(dataset, counter, bucket, ReadReplicas::All).await? else {
-            return Ok(());
-        };
         let watermark = scope.dataset.watermark(counter.touch_shard());
-        let checkpoint = self.scopes.stores.rollups.read(dataset, counter).await?.base(watermark);
+        let row = self.scopes.stores.rollups.read(dataset, counter).await?;
+        let checkpoint = row.base(watermark);
+        let mut clears = SettledClears::new(row.clear, checkpoint.as_of);
+        let events = self.settled_bucket(fleet, scope, counter, (bucket, ReadReplicas::All), &mut clears).await?;
+        let Some(events) = events else { return Ok(()) };
         let stored = self.scopes.stores.rollups.buckets(dataset, counter, bucket, bucket.just_after()).await?;
         // A bucket without later events is still the open one of its checkpoint.
         let open = checkpoint.open_bucket.clone().filter(|open| open.start == bucket);

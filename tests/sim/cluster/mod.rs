@@ -151,6 +151,11 @@ impl Cluster {
         }
     }
 
+    /// Brings a change to one replica alone.
+    pub fn bring(&self, node: usize, name: &Name, change: &Partition) {
+        self.apply(node, name, change);
+    }
+
     /// Writes at a quorum.
     pub async fn write(&self, coordinator: usize, name: Name, change: Partition) -> Result<(), Refusal> {
         if self.knows_too_few(coordinator) {
