@@ -4,18 +4,19 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tallystone::adapters::cassandra::{Cassandra, Options};
+use tallystone::adapters::cassandra::{Cassandra, Options, connect};
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::counter::{
     Change, Counter, CounterName, DatasetId, Event, EventId, EventKey, NamespaceId, Provenance,
 };
 use tallystone::domain::time::Timestamp;
-use tallystone::ports::NewEvent;
+use tallystone::ports::{AppendGuard, AppendHold, AppendOutcome, EffectOutcome, NewEvent, StoreError};
 use tallystone::proto::counter::v1::WatchCountsRequest;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use uuid::Uuid;
 
+use crate::engines::cassandra::patience;
 use crate::servers::cassandra;
 use crate::support::beside;
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
@@ -347,17 +348,7 @@ fn a_clear_that_comes_late_is_acknowledged_once_it_shows() {
     let server = start("late_clear");
     // Tokens of one maker, so that their order is that of these lines within a millisecond too.
     let [before, late, after] = [(); 3].map(|()| Uuid::now_v7());
-    for (token, delta) in [(before, 7), (after, 1)] {
-        let body = format!(
-            r#"{{"namespace": "default", "counter_name": "views", "delta": {delta}, "idempotency_token": {{"token": "{token}"}}}}"#
-        );
-        call(&server, "AddCount", &body);
-    }
-    let is_closed = || {
-        let read = reading(&server, "views", "ROLLED_UP");
-        count(&read) == 8 && read["behind"] != Value::Bool(true)
-    };
-    assert!(eventually(WITHIN, is_closed), "{}", server.printed());
+    add_around(&server, [before, after]);
     write_late("late_clear", FIRST, "views", &late, Change::Clear);
     let body =
         format!(r#"{{"namespace": "default", "counter_name": "views", "idempotency_token": {{"token": "{late}"}}}}"#);
@@ -371,6 +362,62 @@ fn a_clear_that_comes_late_is_acknowledged_once_it_shows() {
         assert_eq!(count(&reading(&server, "views", freshness)), 1, "{freshness}: it was acknowledged");
     }
     assert!(server.stop().success());
+}
+
+#[test]
+fn a_late_clear_that_a_fold_meets_is_settled_and_counts_from_then_on() {
+    let server = start("settled_clear");
+    let [before, late, after] = [(); 3].map(|()| Uuid::now_v7());
+    add_around(&server, [before, after]);
+    write_in_doubt("settled_clear", FIRST, "views", &late, Change::Clear);
+    let seen = call(&server, "RecountCounter", r#"{"namespace": "default", "counter_name": "views"}"#);
+    assert_eq!((&seen["countBefore"], &seen["countAfter"]), (&Value::from("8"), &Value::from("1")), "{seen}");
+    // Nobody repaired anything: the fold of the recount has settled the clear and left a recheck mark.
+    let is_counted = || count(&reading(&server, "views", "ROLLED_UP")) == 1;
+    assert!(eventually(WITHIN, is_counted), "{}", server.printed());
+    assert_eq!(verdict_on(&server, &late), "VERDICT_APPLIED");
+    assert!(server.stop().success());
+}
+
+#[test]
+fn a_refused_clear_wipes_nothing_although_folds_meet_its_row() {
+    let server = start("refused_clear");
+    let [before, late, after] = [(); 3].map(|()| Uuid::now_v7());
+    add_around(&server, [before, after]);
+    // The row of a clear hides the tombstone of a verdict whose second write has not come yet.
+    write_in_doubt("refused_clear", FIRST, "views", &late, Change::Clear);
+    mark_as_void("refused_clear", &late);
+    for _ in 0..2 {
+        let seen = call(&server, "RecountCounter", r#"{"namespace": "default", "counter_name": "views"}"#);
+        assert_eq!((&seen["countBefore"], &seen["countAfter"]), (&Value::from("8"), &Value::from("8")), "{seen}");
+        assert_eq!(verdict_on(&server, &late), "VERDICT_NOT_APPLIED");
+    }
+    for freshness in ["ROLLED_UP", "UP_TO_DATE"] {
+        assert_eq!(count(&reading(&server, "views", freshness)), 8, "{freshness}");
+    }
+    assert!(server.stop().success());
+}
+
+/// Adds 7 and 1 to `views` under two tokens, and waits until both are rolled up and their times are closed.
+fn add_around(server: &Server, tokens: [Uuid; 2]) {
+    for (token, delta) in tokens.into_iter().zip([7, 1]) {
+        let body = format!(
+            r#"{{"namespace": "default", "counter_name": "views", "delta": {delta}, "idempotency_token": {{"token": "{token}"}}}}"#
+        );
+        call(server, "AddCount", &body);
+    }
+    let is_closed = || {
+        let read = reading(server, "views", "ROLLED_UP");
+        count(&read) == 8 && read["behind"] != Value::Bool(true)
+    };
+    assert!(eventually(WITHIN, is_closed), "{}", server.printed());
+}
+
+/// The verdict on a token of `views`.
+fn verdict_on(server: &Server, token: &Uuid) -> Value {
+    let body =
+        format!(r#"{{"namespace": "default", "counter_name": "views", "idempotency_token": {{"token": "{token}"}}}}"#);
+    call(server, "CheckToken", &body)["verdict"].clone()
 }
 
 #[test]
@@ -486,45 +533,99 @@ fn a_row_that_nobody_asks_about_is_counted_when_its_bucket_is_sealed_and_no_slic
     assert!(server.stop().success());
 }
 
+/// The hold of a server that has lost its membership: limits may have passed its events.
+struct Lapsed;
+
+impl AppendHold for Lapsed {
+    fn keeps_limits_back(&self) -> bool {
+        false
+    }
+}
+
 /// Writes an event as a server does that does not know how far the dataset is closed.
-fn write_late(
+fn write_late(keyspace: &str, counter: (NamespaceId, DatasetId), name: &str, token: &Uuid, change: Change) {
+    let written = append_late(keyspace, counter, name, (token, change), || Box::new(()));
+    assert!(written.is_ok(), "{written:?}");
+}
+
+/// Writes a clear as a server does that has lost its membership: the row stays, and the clear register does not name it.
+fn write_in_doubt(keyspace: &str, counter: (NamespaceId, DatasetId), name: &str, token: &Uuid, change: Change) {
+    let written = append_late(keyspace, counter, name, (token, change), || Box::new(Lapsed));
+    assert_eq!(written.map_err(|error| error.outcome), Err(EffectOutcome::Unknown));
+}
+
+fn append_late(
     keyspace: &str,
     (namespace, dataset): (NamespaceId, DatasetId),
     name: &str,
-    token: &Uuid,
-    change: Change,
-) {
+    (token, change): (&Uuid, Change),
+    hold: impl Fn() -> AppendGuard,
+) -> Result<AppendOutcome, StoreError> {
+    let event = Event { key: key_of(token), change, provenance: Provenance::default() };
+    let counter = Counter::new(namespace, CounterName::new(name).expect("a valid name"));
+    let runtime = tokio::runtime::Runtime::new().expect("a runtime");
+    runtime.block_on(async {
+        let clock = std::sync::Arc::new(SystemClock);
+        let opened =
+            Cassandra::open(&options_of(keyspace), None, clock.clone(), &patience()).await.expect("the keyspace opens");
+        let stores = opened.stores(std::sync::Arc::new(FastTable::new(clock, 1 << 20)));
+        // Under its token it counts once, so a write without an answer is repeated.
+        let mut written = Vec::new();
+        for _ in 0..WRITES_MAX {
+            let new = NewEvent { counter: counter.clone(), event: event.clone() };
+            written = stores.log.append(dataset, vec![new], hold()).await;
+            if written.iter().all(Result::is_ok) {
+                break;
+            }
+        }
+        opened.close().await;
+        written.pop().expect("one answer for one event")
+    })
+}
+
+fn key_of(token: &Uuid) -> EventKey {
+    let (seconds, nanos) = token.get_timestamp().expect("it has a time").to_unix();
+    let millis = i64::try_from(seconds * 1_000 + u64::from(nanos) / 1_000_000).expect("a time of this century");
+    EventKey { time: Timestamp::from_millis(millis), id: EventId::Uuid(token.into_bytes()) }
+}
+
+fn options_of(keyspace: &str) -> Options {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
-    let options = Options {
+    Options {
         servers: vec![node.to_string()],
         keyspace: keyspace.to_owned(),
         data_center: None,
         credentials: None,
         tls: None,
         timeout: Duration::from_secs(60),
-    };
-    let (seconds, nanos) = token.get_timestamp().expect("it has a time").to_unix();
-    let millis = i64::try_from(seconds * 1_000 + u64::from(nanos) / 1_000_000).expect("a time of this century");
-    let key = EventKey { time: Timestamp::from_millis(millis), id: EventId::Uuid(token.into_bytes()) };
-    let event = Event { key, change, provenance: Provenance::default() };
-    let counter = Counter::new(namespace, CounterName::new(name).expect("a valid name"));
+    }
+}
+
+/// Marks the row of a token as void, as the conditional insert of a verdict does whose tombstone an event hides.
+fn mark_as_void(keyspace: &str, token: &Uuid) {
+    let key = key_of(token);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let clock = std::sync::Arc::new(SystemClock);
-        let opened = Cassandra::open(&options, None, clock.clone(), &crate::engines::cassandra::patience())
-            .await
-            .expect("the keyspace opens");
-        let stores = opened.stores(std::sync::Arc::new(FastTable::new(clock, 1 << 20)));
-        // Under its token it counts once, so a write without an answer is repeated.
-        let mut written = Vec::new();
-        for _ in 0..WRITES_MAX {
-            let new = NewEvent { counter: counter.clone(), event: event.clone() };
-            written = stores.log.append(dataset, vec![new], Box::new(())).await;
-            if written.iter().all(Result::is_ok) {
-                break;
+        let session = connect(&options_of(keyspace), &patience()).await.expect("the node answers");
+        let named = format!("SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{keyspace}'");
+        let tables = session.query_unpaged(named, ()).await.expect("a list").into_rows_result().expect("rows");
+        let mut marked = 0;
+        let names = tables.rows::<(String,)>().expect("names").map(|row| row.expect("a name").0);
+        for table in names.filter(|name| name.starts_with("events_")) {
+            let columns = "ns, counter, time_bucket, event_bucket, event_time, event_id";
+            let asked = format!("SELECT {columns} FROM {keyspace}.{table}");
+            let rows = session.query_unpaged(asked, ()).await.expect("rows").into_rows_result().expect("rows");
+            let rows = rows.rows::<(i64, String, i64, i32, i64, Vec<u8>)>().expect("keys");
+            let is_of_token = |time: i64, id: &[u8]| time == key.time.micros() && id == key.id.to_bytes();
+            for row in rows.map(|row| row.expect("a key")).filter(|row| is_of_token(row.4, &row.5)) {
+                let place =
+                    "time_bucket = ? AND event_bucket = ? AND event_time = ? AND event_id = ? AND item_key = 'v'";
+                let mark = format!("UPDATE {keyspace}.{table} USING TIMESTAMP 1 SET is_void = true");
+                let mark = format!("{mark} WHERE ns = ? AND counter = ? AND {place}");
+                session.query_unpaged(mark, row).await.expect("the row is marked");
+                marked += 1;
             }
         }
-        assert!(written.iter().all(Result::is_ok), "{written:?}");
-        opened.close().await;
+        assert_eq!(marked, 1, "the row of the token");
     });
 }
