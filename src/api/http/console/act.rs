@@ -4,204 +4,32 @@
 //! too, so a purge stays one purge across a restart. Other content under the token of a form that was done is refused. What
 //! destroys wants the name of the queue typed.
 
-use std::collections::VecDeque;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+mod kind;
+mod outcome;
+mod posted;
+
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use prost::Message;
 use tonic::Status;
 
 use super::ask::ConsoleCalls;
-use super::operation_end::{GET_OPERATION, OperationWait, await_end};
+use super::operation_end::{OperationWait, await_end};
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
 use super::words::whole;
-use tallystone_domain::access::{AccessResource, AccessRole};
-use tallystone_domain::limits::{CONSOLE_FORMS_MAX, CONSOLE_TOKEN_BYTES_MAX};
-use tallystone_domain::shell_word::shell_word;
+use tallystone_domain::access::AccessRole;
+use tallystone_domain::limits::CONSOLE_TOKEN_BYTES_MAX;
 use tallystone_proto::queue::v1 as pb;
+
+use kind::{ACTS, ConsoleAct, method};
+pub use outcome::{done, progress};
+pub use posted::PostedForms;
+use posted::{FormEnd, PostedForm};
 
 /// How long an action may take.
 const ACT_WAIT: Duration = Duration::from_secs(10);
-const SERVICE: &str = "tallystone.queue.v1.QueueService";
 const OTHER_CONTENT: &str = "This form was sent before with other content; open its page again. Nothing was done.";
-
-/// The forms that were posted, by their tokens.
-#[derive(Default)]
-pub struct PostedForms {
-    posted: Mutex<VecDeque<(String, Arc<PostedForm>)>>,
-    made: AtomicU64,
-}
-
-/// What came of a form: a hash of its content, and how it ended. None before it is done. Locked while it is done, so that a
-/// second post waits for the first.
-type PostedForm = tokio::sync::Mutex<Option<(u64, FormEnd)>>;
-
-/// How a form ended.
-#[derive(Clone, PartialEq, Eq, Debug)]
-enum FormEnd {
-    Done,
-    /// An operation has ended, with so many messages.
-    Took(i64),
-    /// An operation continues, by its id.
-    Started(String),
-}
-
-impl PostedForms {
-    /// A token that no other form has. It is no secret: a foreign page cannot post at all.
-    pub fn token(&self, calls: &ConsoleCalls) -> String {
-        let number = self.made.fetch_add(1, Ordering::Relaxed);
-        format!("console-{:x}-{number:x}", calls.context.calls.clock.now().micros())
-    }
-
-    /// The form of a token, new or posted before.
-    fn of(&self, token: &str) -> Arc<PostedForm> {
-        let mut posted = self.posted.lock();
-        if let Some((_, form)) = posted.iter().find(|(known, _)| known == token) {
-            return Arc::clone(form);
-        }
-        let form = Arc::<PostedForm>::default();
-        posted.push_back((token.to_owned(), Arc::clone(&form)));
-        if posted.len() > CONSOLE_FORMS_MAX {
-            let is_done = |(_, form): &(String, Arc<PostedForm>)| form.try_lock().is_ok_and(|form| form.is_some());
-            let oldest = posted.iter().position(is_done).unwrap_or(0);
-            posted.remove(oldest);
-        }
-        form
-    }
-
-    /// Takes out a form that failed, unless it was done before or another post of it waits. So failures cost no place.
-    fn forget(&self, token: &str) {
-        let is_kept =
-            |form: &Arc<PostedForm>| Arc::strong_count(form) > 1 || form.try_lock().is_ok_and(|form| form.is_some());
-        self.posted.lock().retain(|(known, form)| known != token || is_kept(form));
-    }
-}
-
-/// What an operator can do.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum ConsoleAct {
-    BlockDequeue,
-    BlockEnqueue,
-    Unblock,
-    Purge,
-    Redrive,
-    Discard,
-    Cancel,
-    Limit,
-    Delete,
-}
-
-/// The names of acts in queries, with the words of buttons.
-const ACTS: [(ConsoleAct, &str, &str); 9] = [
-    (ConsoleAct::BlockDequeue, "block-dequeue", "Block dequeue"),
-    (ConsoleAct::BlockEnqueue, "block-enqueue", "Block enqueue"),
-    (ConsoleAct::Unblock, "unblock", "Unblock"),
-    (ConsoleAct::Purge, "purge", "Purge"),
-    (ConsoleAct::Redrive, "redrive", "Redrive dead letters"),
-    (ConsoleAct::Discard, "discard", "Discard dead letters"),
-    (ConsoleAct::Cancel, "cancel", "Cancel message"),
-    (ConsoleAct::Limit, "limit", "Limit a value"),
-    (ConsoleAct::Delete, "delete", "Delete queue"),
-];
-
-impl ConsoleAct {
-    fn of(query: &PageQuery) -> Result<(Self, &'static str, &'static str), PageFailure> {
-        let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text("do"));
-        found.ok_or_else(|| Status::not_found("The console has no such action.").into())
-    }
-
-    /// The method that does it.
-    const fn method(self) -> &'static str {
-        match self {
-            Self::BlockDequeue | Self::BlockEnqueue | Self::Unblock => "UpdateQueue",
-            Self::Purge => "PurgeQueue",
-            Self::Redrive => "RedriveMessages",
-            Self::Discard => "DiscardMessages",
-            Self::Cancel => "CancelMessage",
-            Self::Limit => "SetValueLimit",
-            Self::Delete => "DeleteQueue",
-        }
-    }
-
-    /// The role that the caller lacks for it.
-    fn lacks(self, calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
-        calls.lacks(&method(self.method()), AccessResource::Queue(queue))
-    }
-
-    /// Whether messages are gone afterwards.
-    const fn destroys(self) -> bool {
-        matches!(self, Self::Purge | Self::Discard | Self::Delete)
-    }
-
-    /// What it does, in one sentence.
-    const fn effect(self) -> &'static str {
-        match self {
-            Self::BlockDequeue => "Workers get no more messages. Leases that are out go on. Nothing is lost.",
-            Self::BlockEnqueue => "Producers are refused, and each refusal shows your reason.",
-            Self::Unblock => "Enqueues and dequeues are accepted again.",
-            Self::Purge => {
-                "Every message that is ready or invisible is canceled. Running messages go on. This cannot be undone."
-            }
-            Self::Redrive => "Every dead letter returns to the queue with new attempts.",
-            Self::Discard => "Every dead letter is deleted. This cannot be undone.",
-            Self::Cancel => "The message is canceled. The worker of a running message is asked to stop.",
-            Self::Limit => {
-                "At most so many messages of the value are leased at once. 0 stops its leases, and existing leases stay."
-            }
-            Self::Delete => "The queue is deleted with all its messages. This cannot be undone.",
-        }
-    }
-
-    /// The messages that it is about.
-    fn count(self, depth: &pb::GetDepthResponse) -> i64 {
-        match self {
-            Self::BlockDequeue | Self::Unblock => depth.pending,
-            Self::BlockEnqueue => 0, // only those that come
-            Self::Limit => depth.pending + depth.running,
-            Self::Purge => depth.pending + depth.invisible,
-            Self::Redrive | Self::Discard => depth.errored,
-            Self::Cancel => 1,
-            Self::Delete => {
-                let finished = depth.completed + depth.canceled;
-                depth.pending + depth.invisible + depth.running + depth.errored + finished
-            }
-        }
-    }
-
-    /// What its number of messages means.
-    const fn counted(self) -> &'static str {
-        match self {
-            Self::BlockEnqueue => "those that wait already stay",
-            Self::Limit => "of all values, ready or running",
-            Self::BlockDequeue
-            | Self::Unblock
-            | Self::Purge
-            | Self::Redrive
-            | Self::Discard
-            | Self::Cancel
-            | Self::Delete => "",
-        }
-    }
-
-    /// The words of the equal command.
-    fn command(self, query: &PageQuery) -> String {
-        let (queue, id) = (shell_word(query.text("queue")), shell_word(query.text("id")));
-        match self {
-            Self::BlockDequeue => format!("queue block {queue} --dequeue --reason TEXT"),
-            Self::BlockEnqueue => format!("queue block {queue} --enqueue --reason TEXT"),
-            Self::Unblock => format!("queue unblock {queue} --reason TEXT"),
-            Self::Purge => format!("queue purge {queue} --reason TEXT"),
-            Self::Redrive => format!("dlq redrive -q {queue} --reason TEXT"),
-            Self::Discard => format!("dlq rm -q {queue} --all --reason TEXT"),
-            Self::Cancel => format!("msg cancel -q {queue} --id {id} --reason TEXT"),
-            Self::Limit => format!("queue limit {queue} VALUE LIMIT --reason TEXT"),
-            Self::Delete => format!("queue rm {queue} --reason TEXT"),
-        }
-    }
-}
 
 /// The links to the acts of a queue, each with the role that the caller lacks for it.
 pub fn of_queue(calls: &ConsoleCalls, queue: &str) -> Vec<(ActionLink, Option<AccessRole>)> {
@@ -222,51 +50,6 @@ pub fn cancel_lacks(calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
 /// Says which role an action needs.
 pub fn off_without(role: AccessRole) -> String {
     format!("off: your key lacks the role {role} on this queue")
-}
-
-/// What was done or started, for the page after it.
-pub fn done(query: &PageQuery) -> Option<String> {
-    let text_of = |key| {
-        let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text(key));
-        found.map(|(_, _, text)| text.to_lowercase())
-    };
-    let started = |text: String| {
-        let id = shell_word(query.text("operation"));
-        format!("Started: {text}. The command tallystone dlq status {id} shows how far it is.")
-    };
-    let took = |text: String| match query.text("messages").parse() {
-        Ok(messages) => took(&text, messages),
-        Err(_) => format!("Done: {text}."),
-    };
-    text_of("done").map(took).or_else(|| text_of("started").map(started))
-}
-
-/// What was done or started, with how far it is by now.
-pub async fn progress(calls: &ConsoleCalls, query: &PageQuery) -> Option<String> {
-    let said = done(query)?;
-    let operation_id = query.text("operation").to_owned();
-    if operation_id.is_empty() {
-        return Some(said);
-    }
-    let request = pb::GetOperationRequest { operation_id };
-    let read = calls.ask::<pb::GetOperationResponse>(GET_OPERATION, &request).await;
-    // The caller may not be allowed to read it, and it may be forgotten.
-    let Some(operation) = read.ok().and_then(|read| read.operation) else { return Some(said) };
-    Some(match operation.state() {
-        pb::OperationState::Done => took(&operation.kind, operation.done),
-        pb::OperationState::Unspecified | pb::OperationState::Running => {
-            format!("{said} So far: {} of about {} messages.", whole(operation.done), whole(operation.total))
-        }
-        pb::OperationState::Cancelled | pb::OperationState::Failed => {
-            format!("Stopped: {} after {} messages.", operation.kind, whole(operation.done))
-        }
-    })
-}
-
-/// Says that an operation has ended, and how many messages it took.
-fn took(what: &str, messages: i64) -> String {
-    let noun = if messages == 1 { "message" } else { "messages" };
-    format!("Done: {what}. It took {} {noun}.", whole(messages))
 }
 
 /// The page that says what an act would do.
@@ -468,46 +251,4 @@ async fn ask<Answer: Message + Default>(
     request: &impl Message,
 ) -> Result<Answer, Status> {
     calls.ask_within(&method(act.method()), request, ACT_WAIT).await
-}
-
-fn method(name: &str) -> String {
-    format!("{SERVICE}/{name}")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_page_says_what_was_done_and_what_continues() {
-        let said = |query: &str| done(&PageQuery::of(Some(query)));
-        assert_eq!(said("done=unblock").as_deref(), Some("Done: unblock."));
-        assert_eq!(said("done=purge&messages=1").as_deref(), Some("Done: purge. It took 1 message."));
-        assert_eq!(said("done=purge&messages=1200").as_deref(), Some("Done: purge. It took 1,200 messages."));
-        assert_eq!(said("done=purge&messages=%3Cb%3E").as_deref(), Some("Done: purge."));
-        let started = "Started: redrive dead letters. The command tallystone dlq status 7-a shows how far it is.";
-        assert_eq!(said("started=redrive&operation=7-a").as_deref(), Some(started));
-        assert_eq!(said("done=nothing"), None);
-    }
-
-    #[test]
-    fn places_are_kept_for_forms_that_are_being_done_and_not_for_those_that_failed() {
-        let forms = PostedForms::default();
-        let first = forms.of("first");
-        assert!(Arc::ptr_eq(&first, &forms.of("first")), "a second post waits for the first");
-        forms.forget("first");
-        assert!(Arc::ptr_eq(&first, &forms.of("first")), "another post of it waits");
-        for number in 0..CONSOLE_FORMS_MAX {
-            let form = forms.of(&format!("done {number}"));
-            *form.try_lock().expect("nobody else has it") = Some((0, FormEnd::Done));
-        }
-        assert!(Arc::ptr_eq(&first, &forms.of("first")), "those that are done make room");
-        let newest = format!("done {}", CONSOLE_FORMS_MAX - 1);
-        forms.forget(&newest);
-        let is_done = forms.of(&newest).try_lock().expect("nobody else has it").is_some();
-        assert!(is_done, "a refusal of other content forgets nothing");
-        drop(first);
-        forms.forget("first");
-        assert!(!forms.posted.lock().iter().any(|(known, _)| known == "first"));
-    }
 }

@@ -1,0 +1,140 @@
+//! What an operator can do: its words, its method, and what it concerns.
+
+use tonic::Status;
+
+use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::query::PageQuery;
+use crate::http::console::view::PageFailure;
+use tallystone_domain::access::{AccessResource, AccessRole};
+use tallystone_domain::shell_word::shell_word;
+use tallystone_proto::queue::v1 as pb;
+
+const SERVICE: &str = "tallystone.queue.v1.QueueService";
+
+/// What an operator can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum ConsoleAct {
+    BlockDequeue,
+    BlockEnqueue,
+    Unblock,
+    Purge,
+    Redrive,
+    Discard,
+    Cancel,
+    Limit,
+    Delete,
+}
+
+/// The names of acts in queries, with the words of buttons.
+pub(super) const ACTS: [(ConsoleAct, &str, &str); 9] = [
+    (ConsoleAct::BlockDequeue, "block-dequeue", "Block dequeue"),
+    (ConsoleAct::BlockEnqueue, "block-enqueue", "Block enqueue"),
+    (ConsoleAct::Unblock, "unblock", "Unblock"),
+    (ConsoleAct::Purge, "purge", "Purge"),
+    (ConsoleAct::Redrive, "redrive", "Redrive dead letters"),
+    (ConsoleAct::Discard, "discard", "Discard dead letters"),
+    (ConsoleAct::Cancel, "cancel", "Cancel message"),
+    (ConsoleAct::Limit, "limit", "Limit a value"),
+    (ConsoleAct::Delete, "delete", "Delete queue"),
+];
+
+impl ConsoleAct {
+    pub fn of(query: &PageQuery) -> Result<(Self, &'static str, &'static str), PageFailure> {
+        let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text("do"));
+        found.ok_or_else(|| Status::not_found("The console has no such action.").into())
+    }
+
+    /// The method that does it.
+    pub const fn method(self) -> &'static str {
+        match self {
+            Self::BlockDequeue | Self::BlockEnqueue | Self::Unblock => "UpdateQueue",
+            Self::Purge => "PurgeQueue",
+            Self::Redrive => "RedriveMessages",
+            Self::Discard => "DiscardMessages",
+            Self::Cancel => "CancelMessage",
+            Self::Limit => "SetValueLimit",
+            Self::Delete => "DeleteQueue",
+        }
+    }
+
+    /// The role that the caller lacks for it.
+    pub fn lacks(self, calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
+        calls.lacks(&method(self.method()), AccessResource::Queue(queue))
+    }
+
+    /// Whether messages are gone afterwards.
+    pub const fn destroys(self) -> bool {
+        matches!(self, Self::Purge | Self::Discard | Self::Delete)
+    }
+
+    /// What it does, in one sentence.
+    pub const fn effect(self) -> &'static str {
+        match self {
+            Self::BlockDequeue => "Workers get no more messages. Leases that are out go on. Nothing is lost.",
+            Self::BlockEnqueue => "Producers are refused, and each refusal shows your reason.",
+            Self::Unblock => "Enqueues and dequeues are accepted again.",
+            Self::Purge => {
+                "Every message that is ready or invisible is canceled. Running messages go on. This cannot be undone."
+            }
+            Self::Redrive => "Every dead letter returns to the queue with new attempts.",
+            Self::Discard => "Every dead letter is deleted. This cannot be undone.",
+            Self::Cancel => "The message is canceled. The worker of a running message is asked to stop.",
+            Self::Limit => {
+                "At most so many messages of the value are leased at once. 0 stops its leases, and existing leases stay."
+            }
+            Self::Delete => "The queue is deleted with all its messages. This cannot be undone.",
+        }
+    }
+
+    /// The messages that it is about.
+    pub fn count(self, depth: &pb::GetDepthResponse) -> i64 {
+        match self {
+            Self::BlockDequeue | Self::Unblock => depth.pending,
+            Self::BlockEnqueue => 0, // only those that come
+            Self::Limit => depth.pending + depth.running,
+            Self::Purge => depth.pending + depth.invisible,
+            Self::Redrive | Self::Discard => depth.errored,
+            Self::Cancel => 1,
+            Self::Delete => {
+                let finished = depth.completed + depth.canceled;
+                depth.pending + depth.invisible + depth.running + depth.errored + finished
+            }
+        }
+    }
+
+    /// What its number of messages means.
+    pub const fn counted(self) -> &'static str {
+        match self {
+            Self::BlockEnqueue => "those that wait already stay",
+            Self::Limit => "of all values, ready or running",
+            Self::BlockDequeue
+            | Self::Unblock
+            | Self::Purge
+            | Self::Redrive
+            | Self::Discard
+            | Self::Cancel
+            | Self::Delete => "",
+        }
+    }
+
+    /// The words of the equal command.
+    pub fn command(self, query: &PageQuery) -> String {
+        let (queue, id) = (shell_word(query.text("queue")), shell_word(query.text("id")));
+        match self {
+            Self::BlockDequeue => format!("queue block {queue} --dequeue --reason TEXT"),
+            Self::BlockEnqueue => format!("queue block {queue} --enqueue --reason TEXT"),
+            Self::Unblock => format!("queue unblock {queue} --reason TEXT"),
+            Self::Purge => format!("queue purge {queue} --reason TEXT"),
+            Self::Redrive => format!("dlq redrive -q {queue} --reason TEXT"),
+            Self::Discard => format!("dlq rm -q {queue} --all --reason TEXT"),
+            Self::Cancel => format!("msg cancel -q {queue} --id {id} --reason TEXT"),
+            Self::Limit => format!("queue limit {queue} VALUE LIMIT --reason TEXT"),
+            Self::Delete => format!("queue rm {queue} --reason TEXT"),
+        }
+    }
+}
+
+/// The full name of a method of the queues.
+pub(super) fn method(name: &str) -> String {
+    format!("{SERVICE}/{name}")
+}
