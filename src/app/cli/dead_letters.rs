@@ -71,15 +71,15 @@ struct RedriveArgs {
     meta: Vec<(String, String)>,
     /// Only messages whose last error has this signature. An empty one selects messages without a signature, one by
     /// one.
-    #[arg(long, value_name = "TEXT", conflicts_with_all = ["message_id", "rate", "no_wait"])]
+    #[arg(long, value_name = "TEXT", conflicts_with = "message_id")]
     error_signature: Option<String>,
-    /// The maximum number of messages per second [default: as fast as possible].
+    /// The maximum number of messages per second [default: as fast as possible]; not with an empty --error-signature.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "message_id")]
     rate: Option<i32>,
     /// Count the messages; change nothing.
     #[arg(long)]
     dry_run: bool,
-    /// Start the operation and return without waiting for its end.
+    /// Start the operation and return without waiting for its end; not with an empty --error-signature.
     #[arg(long)]
     no_wait: bool,
     /// The reason, recorded in the audit.
@@ -108,12 +108,13 @@ impl DlqArgs {
 
 impl ClientContext {
     async fn redrive(&self, args: RedriveArgs) -> Result<(), Failure> {
-        if let Some(signature) = &args.error_signature {
-            return self.redrive_signed(&args, signature).await;
+        if args.error_signature.as_deref() == Some("") {
+            return self.redrive_unsigned(&args).await;
         }
         let request = pb::RedriveMessagesRequest {
             queue: args.queue,
             filter: distinct(&args.meta)?,
+            error_signature: args.error_signature.unwrap_or_default(),
             message_id: args.message_id,
             shard_key: args.shard_key,
             rate: args.rate.unwrap_or_default(),
@@ -128,10 +129,14 @@ impl ClientContext {
         }
     }
 
-    /// Redrives the messages with a signature. No call selects messages without one, so those are listed and then
-    /// redriven by key.
-    async fn redrive_signed(&self, args: &RedriveArgs, signature: &str) -> Result<(), Failure> {
-        let chosen = self.select_dead_letters(&args.queue, signature, &args.meta).await?;
+    /// Redrives the messages without a signature. No call selects these, so they are listed and then redriven by key.
+    async fn redrive_unsigned(&self, args: &RedriveArgs) -> Result<(), Failure> {
+        if args.no_wait || args.rate.is_some() {
+            return Err(Failure::usage(
+                "--no-wait and --rate cannot be used with --error-signature '': such messages are redriven one by one",
+            ));
+        }
+        let chosen = self.select_unsigned(&args.queue, &args.meta).await?;
         if args.dry_run {
             self.print_dry_run(REDRIVE, &args.queue, saturating_i64(chosen.letters.len()))?;
             return chosen.end();

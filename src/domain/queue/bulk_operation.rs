@@ -66,7 +66,7 @@ pub struct BulkOperation {
     pub states: PurgedStates,
     /// The filter that messages must match.
     pub filter: Filter,
-    /// For a discard: the signature that the last error must have; none for any.
+    /// For a redrive or discard: the signature that the last error must have; none for any.
     pub signature: Option<Box<str>>,
     /// For a discard: the time by which messages must have failed for good, if the caller named one.
     pub until: Option<Timestamp>,

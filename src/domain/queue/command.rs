@@ -132,7 +132,7 @@ pub struct BulkRequest {
     pub filter: Filter,
     /// The states that a purge covers. A redrive or discard covers errored messages, a cancel those that are not over.
     pub states: PurgedStates,
-    /// The signature that their last failure must have; none for any.
+    /// The signature that their last error must have; none for any.
     pub signature: Option<Box<str>>,
     /// The time by which they must have ended; none for any time.
     pub ended_by: Option<Timestamp>,

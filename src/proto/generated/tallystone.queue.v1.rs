@@ -1230,7 +1230,8 @@ pub struct GetDepthResponse {
     #[prost(bool, tag = "9")]
     pub exact: bool,
 }
-/// RedriveMessagesRequest returns errored messages to the queue with new attempts.
+/// RedriveMessagesRequest returns errored messages to the queue with new attempts: one message, the messages that match
+/// `filter` and `error_signature`, or all.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct RedriveMessagesRequest {
     /// The queue.
@@ -1242,8 +1243,11 @@ pub struct RedriveMessagesRequest {
         ::prost::alloc::string::String,
         ::prost::alloc::string::String,
     >,
-    /// One message, by its id or its key, without `filter` and `rate`. Empty for all messages that are errored when the
-    /// redrive begins.
+    /// The signature that their last error must have. Empty for any.
+    #[prost(string, tag = "9")]
+    pub error_signature: ::prost::alloc::string::String,
+    /// One message, by its id or its key, without `filter`, `error_signature` and `rate`. Empty for all messages that are
+    /// errored when the redrive begins.
     #[prost(string, tag = "2")]
     pub message_id: ::prost::alloc::string::String,
     /// The shard key or exclusivity value of the message. It limits the lookup of the id to one shard. Empty to look in

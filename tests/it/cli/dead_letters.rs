@@ -51,7 +51,9 @@ fn a_redrive_by_signature_leaves_the_others() {
     let desk = with_dead_letters(&[("a", "smtp"), ("b", "io"), ("c", "smtp")]);
     let dry = desk.shell("tallystone dlq redrive -q orders --error-signature smtp --dry-run");
     assert!(dry.err.contains("dry run: would redrive 2 messages of queue orders"), "{}", dry.err);
-    assert_eq!(json(&desk, "dlq redrive -q orders --error-signature smtp")["done"], "2");
+    let redriven = json(&desk, "dlq redrive -q orders --error-signature smtp --rate 1000");
+    assert_eq!((&redriven["done"], &redriven["kind"]), (&"2".into(), &"redrive".into()), "{redriven}");
+    assert_ne!(redriven["operationId"], "", "it is one operation: {redriven}");
     let depth = json(&desk, "queue depth orders");
     assert_eq!((&depth["errored"], &depth["pending"]), (&"1".into(), &"2".into()), "{depth}");
     assert_eq!(json(&desk, "dlq redrive -q orders --error-signature smtp")["done"], "0");
@@ -102,10 +104,11 @@ fn a_message_that_failed_again_while_somebody_was_asked_is_not_thrown_away() {
 #[test]
 fn what_reads_first_does_not_go_on_without_its_command() {
     let desk = with_dead_letters(&[("a", "")]);
-    for verb in ["rm --yes", "redrive"] {
-        let ran = desk.shell(&format!("tallystone dlq {verb} -q orders --error-signature '' --no-wait"));
+    for (verb, option) in [("rm --yes", "--no-wait"), ("redrive", "--no-wait"), ("redrive", "--rate 5")] {
+        let ran = desk.shell(&format!("tallystone dlq {verb} -q orders --error-signature '' {option}"));
         assert_eq!(ran.code, 2, "{verb}: {}", ran.err);
-        assert!(ran.err.contains("--no-wait"), "{verb}: {}", ran.err);
+        let flag = option.split(' ').next().expect("a first word");
+        assert!(ran.err.contains(flag), "{verb}: {}", ran.err);
     }
     assert_eq!(json(&desk, "queue depth orders")["errored"], "1");
 }

@@ -218,14 +218,20 @@ pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, Que
     let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
     let rate = u32::try_from(sent.rate)
         .map_err(|_negative| field_error("rate", Reason::InvalidRange, "rate is negative; send 0 or more"))?;
-    if message.is_some() && (rate > 0 || !sent.filter.is_empty()) {
-        let field = if rate > 0 { "rate" } else { "filter" };
-        let what = "filter and rate belong to a redrive of several messages; omit them with message_id";
+    let of_several = [
+        ("rate", rate > 0),
+        ("filter", !sent.filter.is_empty()),
+        ("error_signature", !sent.error_signature.is_empty()),
+    ];
+    if let Some((field, _)) = of_several.into_iter().find(|(_, is_sent)| message.is_some() && *is_sent) {
+        let what =
+            "filter, error_signature and rate belong to a redrive of several messages; omit them with message_id";
         return Err(field_error(field, Reason::InvalidArgument, what));
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
-    Ok(RedriveRequest { message, filter, rate, dry_run: sent.dry_run, token, queue })
+    let signature = optional_signature(&sent.error_signature);
+    Ok(RedriveRequest { message, filter, signature, rate, dry_run: sent.dry_run, token, queue })
 }
 
 /// Decodes a cancel of many messages, which must select them.
@@ -255,9 +261,14 @@ pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, Que
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
-    let signature = (!signature.is_empty()).then(|| signature.into());
+    let signature = optional_signature(signature);
     let until = moment("until_time", sent.until_time)?;
     Ok(DiscardRequest { message, filter, signature, until, dry_run: sent.dry_run, token, queue })
+}
+
+/// The signature of an error that messages must have; none for any.
+fn optional_signature(sent: &str) -> Option<Box<str>> {
+    (!sent.is_empty()).then(|| sent.into())
 }
 
 /// Decodes a dequeue, whose wait ends before the call's deadline. `session` reads the id of a session.

@@ -101,7 +101,7 @@ impl ClientContext {
                 "--no-wait cannot be used with --error-signature '': such messages are discarded one by one",
             ));
         }
-        let chosen = self.select_dead_letters(&args.queue, "", &args.meta).await?;
+        let chosen = self.select_unsigned(&args.queue, &args.meta).await?;
         let count = saturating_i64(chosen.letters.len());
         if args.dry_run {
             self.print_dry_run(DISCARD, &args.queue, count)?;

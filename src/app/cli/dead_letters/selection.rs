@@ -1,6 +1,5 @@
-//! Selects errored messages on the client, where the protocol cannot: a redrive takes no error signature, and no call
-//! selects messages without one. Messages are read first and then passed to one call each, so messages that fail later
-//! stay.
+//! Selects errored messages on the client, where the protocol cannot: no call selects messages without an error signature.
+//! Messages are read first and then passed to one call each, so messages that fail later stay.
 
 use crate::dead_letters::groups::signature_of;
 use crate::operations::OperationFollower;
@@ -75,17 +74,15 @@ async fn select(
 }
 
 impl ClientContext {
-    /// Selects errored messages with this signature of their last error (or without one, if it is empty) and this
-    /// metadata.
-    pub(super) async fn select_dead_letters(
+    /// Selects errored messages with this metadata whose last error has no signature.
+    pub(super) async fn select_unsigned(
         &self,
         queue: &str,
-        signature: &str,
         meta: &[(String, String)],
     ) -> Result<SelectedDeadLetters, Failure> {
         let is_meant = |message: &pb::Message| {
             let has = |(key, value): &(String, String)| message.metadata.get(key) == Some(value);
-            signature_of(message) == signature && meta.iter().all(has)
+            signature_of(message).is_empty() && meta.iter().all(has)
         };
         let rows = i32::try_from(PAGE_ROWS_MAX).unwrap_or(i32::MAX);
         select(SELECTION_PAGE, is_meant, async |token| self.errored_page(queue, rows, token).await).await

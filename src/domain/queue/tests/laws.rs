@@ -20,7 +20,7 @@ use crate::queue::filter::{Filter, ShapeKeys};
 use crate::queue::index::dedupe_index::DedupeRecord;
 use crate::queue::index::shard_index::ShardIndex;
 use crate::queue::messages::message::{
-    LeaseToken, MessageHead, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
+    AttemptError, LeaseToken, MessageHead, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
 };
 use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::{SettleAction, UpdateToken};
@@ -308,7 +308,9 @@ impl Pair {
             11..=16 => {
                 let verb = draw.pick(&SETTLE_ACTIONS);
                 let delay = draw.pick(&[None, Some(Duration::ZERO), Some(SECOND)]);
-                let failure = FailureReport { delay, draw: 1 << 31, error: None };
+                let error = draw.pick(&[None, Some("timeout"), Some("io")]);
+                let error = error.map(|signature| AttemptError { signature: signature.into(), text: "".into() });
+                let failure = FailureReport { delay, draw: 1 << 31, error };
                 self.token(draw).map_or(Command::Sweep { max: 1 }, |token| Command::Settle { token, verb, failure })
             }
             17 => {
@@ -331,14 +333,15 @@ impl Pair {
                 let kind = draw.below(7);
                 let after = draw.pick(&[0, 0, through.saturating_sub(9)]);
                 let filter = Self::filter(draw);
-                let bulk =
-                    BulkRequest { filter, after, through, max, dry_run: draw.below(5) == 4, ..BulkRequest::default() };
+                let dry_run = draw.below(5) == 4;
+                let bulk = BulkRequest { filter, after, through, max, dry_run, ..BulkRequest::default() };
+                let signature: Option<Box<str>> = draw.pick(&[None, None, Some("timeout")]).map(Into::into);
                 match kind {
                     0 | 1 => Command::Purge(BulkRequest { states: purged_states(draw), ..bulk }),
-                    2 => Command::DiscardAll(bulk),
+                    2 => Command::DiscardAll(BulkRequest { signature, ..bulk }),
                     6 => Command::CancelAll { bulk, reason: "asked".into() },
                     3 => Command::DiscardAll(BulkRequest { ended_by: Some(self.now - SECOND), ..bulk }),
-                    _ => Command::RedriveAll(bulk),
+                    _ => Command::RedriveAll(BulkRequest { signature, ..bulk }),
                 }
             }
             22 if draw.below(4) == 3 => self.new_settings(draw),

@@ -48,6 +48,7 @@ pub struct Item {
     pub settled: Option<(u64, SettleAction, Settlement)>,
     pub updates: Vec<(UpdateToken, Settlement)>,
     pub first_state: MessageState,
+    pub error_signature: Option<Box<str>>,
 }
 
 /// A kept reply: id, routing, time and fingerprint of the request, and the replied key and state.
@@ -472,6 +473,7 @@ impl Oracle {
             settled: None,
             updates: Vec::new(),
             first_state: state,
+            error_signature: None,
             sent: sent.clone(),
         });
         let key = Self::key(self.sequence);
@@ -655,6 +657,7 @@ impl Oracle {
             () => Pending,
         };
         self.items[at].visible_at = now + delay;
+        self.items[at].error_signature = failure.error.as_ref().map(|error| error.signature.clone());
         self.set(at, Trigger::Fail, to, now);
     }
 

@@ -143,7 +143,8 @@ impl Oracle {
             let at = self.items.iter().position(|item| item.sequence == *sequence).expect("just met");
             let item = &self.items[at];
             let is_in_time = bulk.ended_by.is_none_or(|by| item.terminal_since <= by);
-            let meets = bulk.filter.matches(&item.sent.metadata) && is_in_time;
+            let is_of_signature = bulk.signature.is_none() || bulk.signature == item.error_signature;
+            let meets = bulk.filter.matches(&item.sent.metadata) && is_in_time && is_of_signature;
             count += usize::from(meets);
             if meets && !bulk.dry_run {
                 change(self, at, now)?;

@@ -81,7 +81,7 @@ struct OperationSpec {
     /// For a purge: the states whose messages it covers.
     states: PurgedStates,
     filter: Filter,
-    /// For a discard: the signature that the last error must have.
+    /// For a redrive or discard: the signature that the last error must have; none for any.
     signature: Option<Box<str>>,
     /// For a discard: the time by which messages must have failed for good, if the caller names one.
     until: Option<Timestamp>,
@@ -153,6 +153,8 @@ pub struct RedriveRequest {
     pub message: Option<MessageRef>,
     /// The filter that they must match.
     pub filter: Filter,
+    /// The signature that their last error must have; none for any.
+    pub signature: Option<Box<str>>,
     /// The most messages a second; 0 for no limit.
     pub rate: u32,
     /// Whether to count only.
@@ -239,14 +241,9 @@ impl Queues {
                 .run_single(caller, &queue, OperationSpec { message: Some(message), ..work }, asked.token)
                 .await;
         }
-        let RedriveRequest { filter, dry_run, rate, token, .. } = asked;
-        self.start_bulk(
-            caller,
-            &queue,
-            OperationSpec { filter, dry_run, rate, ..OperationSpec::all(OperationKind::Redrive) },
-            token,
-        )
-        .await
+        let RedriveRequest { filter, signature, dry_run, rate, token, .. } = asked;
+        let work = OperationSpec { filter, signature, dry_run, rate, ..OperationSpec::all(OperationKind::Redrive) };
+        self.start_bulk(caller, &queue, work, token).await
     }
 
     /// Starts an operation on many messages; a dry run waits for its end.
@@ -477,7 +474,7 @@ fn name_of(queue: QueueId, token: &str) -> String {
 /// The refusal of a token that names another request.
 fn reused() -> QueueError {
     let what = "this request_token was used for a different purge, redrive, discard, cancel or check of the queue (another \
-        kind, states, filter, reason, rate or dry_run); nothing was done";
+        kind, states, filter, error_signature, reason, rate or dry_run); nothing was done";
     Reject::new(Reason::TokenReused, what).into()
 }
 

@@ -319,6 +319,51 @@ async fn a_discard_takes_what_it_names_and_leaves_the_rest() {
 }
 
 #[tokio::test]
+async fn a_redrive_by_error_signature_returns_that_group_alone_and_counts_it() {
+    on_every_store(json!({"name": "mail", "default_max_attempts": 1}), async |server| {
+        for (id, team, signature) in
+            [("a", "red", "io"), ("b", "blue", "io"), ("c", "red", "smtp"), ("d", "blue", "smtp"), ("e", "red", "io")]
+        {
+            fail_with(server, id, team, signature).await;
+        }
+        let states = async || {
+            let depth = depth(server).await;
+            (count(&depth["pending"]), count(&depth["errored"]))
+        };
+        let redrive = async |mut body: Value| {
+            body["queue"] = json!("mail");
+            let begun = server.done("RedriveMessages", body).await["operation"].clone();
+            ended(server, &begun).await
+        };
+        let dry = redrive(json!({"error_signature": "io", "dry_run": true})).await;
+        assert_eq!((&dry["kind"], &dry["done"], states().await), (&json!("redrive"), &json!("3"), (0, 5)), "{dry}");
+        let io = json!({"error_signature": "io", "filter": {"team": "red"}, "request_token": "once"});
+        let some = redrive(io.clone()).await;
+        assert_eq!((&some["done"], &some["state"]), (&json!("2"), &json!("OPERATION_STATE_DONE")), "{some}");
+        assert_eq!(states().await, (2, 3));
+        assert_eq!(redrive(io).await["operationId"], some["operationId"], "a repeat is the same redrive");
+        let other =
+            json!({"queue": "mail", "error_signature": "smtp", "filter": {"team": "red"}, "request_token": "once"});
+        server.refused("RedriveMessages", other, Reason::TokenReused).await;
+        assert_eq!(redrive(json!({"error_signature": "absent"})).await["done"], "0");
+        assert_eq!(redrive(json!({"error_signature": "smtp", "rate": 1_000})).await["done"], "2");
+        assert_eq!(states().await, (4, 1), "the message of another team stays");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_redrive_of_one_message_takes_no_conditions() {
+    let server = Wire::start().await;
+    server.done("CreateQueue", one_attempt()).await;
+    for condition in [json!({"error_signature": "io"}), json!({"filter": {"a": "b"}}), json!({"rate": 1})] {
+        let mut sent = condition.clone();
+        (sent["queue"], sent["message_id"]) = (json!("mail"), json!("m"));
+        server.refused("RedriveMessages", sent, Reason::InvalidArgument).await;
+    }
+}
+
+#[tokio::test]
 async fn a_discard_says_which_messages_it_means() {
     let server = Wire::start().await;
     server.done("CreateQueue", one_attempt()).await;
