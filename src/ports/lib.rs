@@ -62,7 +62,9 @@ pub use limit_publisher::LimitPublisher;
 pub use membership::Membership;
 pub use metric::{HistogramReading, LabelledCounts, Metric, MetricValue};
 pub use namespace_catalog::{CatalogState, NamespaceChange, NamespaceRecord, NamespaceStore};
-pub use operation_directory::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow};
+pub use operation_directory::{
+    OperationAuthor, OperationDirectory, OperationEnd, OperationOutcome, OperationPlace, OperationRow,
+};
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
 pub use queue_store::{
     CreatedQueue, FilteredDepth, FinishedBodies, IdScope, MessageBody, MessagesAt, OutboxPage, OutboxUsage,

@@ -9,6 +9,18 @@ use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkOperation};
 use tallystone_domain::queue::name::{QueueId, QueueName};
 use tallystone_domain::time::Timestamp;
 
+/// Who began an operation.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct OperationAuthor {
+    /// As people are told; empty if that is not known.
+    pub text: Box<str>,
+    /// The name of its principal; none where callers need no key.
+    pub owner: Option<Box<str>>,
+}
+
+/// A place in the list of the operations of a queue: the start of an operation, then its id.
+pub type OperationPlace = (Timestamp, Box<str>);
+
 /// An operation, as its runner wrote it last.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct OperationRow {
@@ -32,8 +44,10 @@ pub struct OperationRow {
     pub done: u64,
     /// The estimated number of messages.
     pub total: u64,
-    /// The start, by wall time.
+    /// The start, by wall time. It is the same in all versions.
     pub began: Timestamp,
+    /// Who began it.
+    pub author: OperationAuthor,
     /// The member that runs it; none if its server has stopped.
     pub runner: Option<MemberId>,
     /// Whether somebody asked to cancel it.
@@ -76,7 +90,9 @@ pub enum OperationOutcome {
 /// 2. `get` and `running` see every row whose `put` was answered before they began. `running` returns exactly the rows without
 ///    an end, in any order.
 /// 3. `forget` removes exactly the rows that ended before a time. Their ids are free then.
-/// 4. At most `OPERATIONS_MAX` rows are kept. A new one makes the row leave that ended longest ago; if none has ended, it is
+/// 4. `of_queue` returns the rows of a queue that are no dry runs, newest start first, those of one start by their ids downwards:
+///    those behind a place, at most so many. O(rows returned).
+/// 5. At most `OPERATIONS_MAX` rows are kept. A new one makes the row leave that ended longest ago; if none has ended, it is
 ///    refused with `Busy` and `NotApplied`.
 #[async_trait]
 pub trait OperationDirectory: Send + Sync + 'static {
@@ -88,6 +104,14 @@ pub trait OperationDirectory: Send + Sync + 'static {
 
     /// Reads the rows of operations that have not ended. O(rows).
     async fn running(&self) -> Result<Vec<OperationRow>, StoreError>;
+
+    /// Reads a page of the operations of a queue, newest first, behind a place.
+    async fn of_queue(
+        &self,
+        queue: QueueId,
+        behind: Option<&OperationPlace>,
+        rows: usize,
+    ) -> Result<Vec<OperationRow>, StoreError>;
 
     /// Removes the rows of operations that ended before a time, by wall time.
     async fn forget(&self, before: Timestamp) -> Result<(), StoreError>;

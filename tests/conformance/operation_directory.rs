@@ -8,7 +8,7 @@ use tallystone_domain::limits::OPERATIONS_MAX;
 use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation, PurgedStates};
 use tallystone_domain::queue::{Filter, QueueId, QueueName};
 use tallystone_ports::{
-    EffectOutcome, OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreErrorKind,
+    EffectOutcome, OperationAuthor, OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreErrorKind,
 };
 use tokio::task::JoinSet;
 
@@ -44,6 +44,7 @@ pub fn row(id: &str, version: u64) -> OperationRow {
         done: 5,
         total: 9,
         began: at(1),
+        author: OperationAuthor { text: "ops (Ann)".into(), owner: Some("ops".into()) },
         runner: Some(MemberId([7; 16])),
         is_cancelled: true,
         end: None,
@@ -124,7 +125,48 @@ async fn operation_directory_law_3_what_ended_before_a_time_is_forgotten() {
 }
 
 #[tokio::test]
-async fn operation_directory_law_4_the_one_that_ended_longest_ago_makes_room() {
+async fn operation_directory_law_4_the_operations_of_a_queue_are_a_list_newest_first() {
+    on_every_directory(async |directory| {
+        let of = |queue: u128, id: &str, millis: i64| OperationRow {
+            queue: QueueId(queue),
+            began: at(millis),
+            ..row(id, 1)
+        };
+        // More than a call of Redis answers, some at one time, with neighbours of another queue on both sides.
+        let mut own: Vec<OperationRow> = (0..150).map(|number| of(7, &format!("o-{number:03}"), number / 2)).collect();
+        own.extend([of(7, "z-before-1970", -5), of(7, "a-new", 999)]);
+        for other in own.iter().chain(&[of(6, "six", 5), of(8, "eight", 5), of(u128::MAX, "last", 5)]) {
+            assert!(directory.put(other).await.expect("an answer"));
+        }
+        let counted = BulkOperation { dry_run: true, ..row("dry", 1).work };
+        assert!(directory.put(&OperationRow { work: counted, ..of(7, "dry", 5) }).await.expect("an answer"));
+        own.sort_by_key(|row| std::cmp::Reverse((row.began, row.id.clone())));
+        let list = async |queue, behind: Option<&OperationRow>, rows| {
+            let place = behind.map(|row| (row.began, row.id.clone()));
+            directory.of_queue(QueueId(queue), place.as_ref(), rows).await.expect("a read")
+        };
+        assert_eq!(list(7, None, 1_000).await, own);
+        assert_eq!(list(7, None, 100).await, own[..100]);
+        assert_eq!(list(7, Some(&own[99]), 100).await, own[100..]);
+        assert!(list(7, own.last(), 100).await.is_empty());
+        assert_eq!(list(u128::MAX, None, 5).await, [of(u128::MAX, "last", 5)]);
+        assert!(list(9, None, 5).await.is_empty());
+        // The end of one changes it in its place, and what is forgotten leaves the list.
+        let end = ended("x", 2, 3).end;
+        let over = OperationRow { version: 2, end, ..own[0].clone() };
+        assert!(directory.put(&over).await.expect("an answer"));
+        assert_eq!(list(7, None, 2).await, [over.clone(), own[1].clone()]);
+        directory.forget(at(4)).await.expect("forgotten");
+        assert_eq!(list(7, None, 2).await, own[1..3]);
+        let again = OperationRow { began: at(0), ..over };
+        assert!(directory.put(&OperationRow { version: 1, end: None, ..again }).await.expect("its id is free"));
+        assert_eq!(list(7, None, 1_000).await.len(), own.len());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operation_directory_law_5_the_one_that_ended_longest_ago_makes_room() {
     on_every_directory(async |directory| {
         for number in 2..OPERATIONS_MAX {
             assert!(directory.put(&row(&format!("r-{number}"), 1)).await.expect("an answer"));

@@ -6,8 +6,9 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 
 use tallystone_domain::limits::OPERATIONS_MAX;
+use tallystone_domain::queue::QueueId;
 use tallystone_domain::time::Timestamp;
-use tallystone_ports::{OperationDirectory, OperationRow, StoreError, StoreErrorKind};
+use tallystone_ports::{OperationDirectory, OperationPlace, OperationRow, StoreError, StoreErrorKind};
 
 /// The rows of operations of servers that share stores in the memory of this process.
 #[derive(Default)]
@@ -38,6 +39,22 @@ impl OperationDirectory for MemoryOperations {
 
     async fn running(&self) -> Result<Vec<OperationRow>, StoreError> {
         Ok(self.rows.lock().values().filter(|row| row.end.is_none()).cloned().collect())
+    }
+
+    async fn of_queue(
+        &self,
+        queue: QueueId,
+        behind: Option<&OperationPlace>,
+        rows: usize,
+    ) -> Result<Vec<OperationRow>, StoreError> {
+        let place = |row: &OperationRow| (row.began, row.id.clone());
+        let kept = self.rows.lock();
+        let listed = kept.values().filter(|row| row.queue == queue && !row.work.dry_run);
+        let mut page: Vec<OperationRow> =
+            listed.filter(|row| behind.is_none_or(|behind| place(row) < *behind)).cloned().collect();
+        page.sort_by_key(|row| std::cmp::Reverse(place(row)));
+        page.truncate(rows);
+        Ok(page)
     }
 
     async fn forget(&self, before: Timestamp) -> Result<(), StoreError> {

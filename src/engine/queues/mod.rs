@@ -95,8 +95,8 @@ pub use history_source::{HistorySource, PresentMessage, RecentRows};
 pub use inspect::{LeaseHolder, ListCursor, MessageView, Payloads};
 pub use lease_batch::{LeaseBatch, LeasedMessage};
 pub use operations::{
-    CancelRequest, CheckRequest, DiscardRequest, FindingsPage, Operation, OperationState, PurgeRequest, QueueFinding,
-    RedriveRequest,
+    CancelRequest, CheckRequest, DiscardRequest, FindingsPage, Operation, OperationState, OperationsPage, PurgeRequest,
+    QueueFinding, RedriveRequest,
 };
 pub(crate) use operations::{CheckScope, RunningCheck};
 pub use overview::Overview;

@@ -69,6 +69,7 @@
     ("tallystone.queue.v1.QueueService.GetQueueActivity", 5),
     ("tallystone.queue.v1.QueueService.Heartbeat", 4),
     ("tallystone.queue.v1.QueueService.ListMessages", 5),
+    ("tallystone.queue.v1.QueueService.ListOperations", 5),
     ("tallystone.queue.v1.QueueService.ListQueueActivity", 5),
     ("tallystone.queue.v1.QueueService.ListQueueChanges", 5),
     ("tallystone.queue.v1.QueueService.ListQueues", 5),

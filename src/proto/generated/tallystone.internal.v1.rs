@@ -1806,6 +1806,12 @@ pub struct StoredOperation {
     /// For a cancel: why.
     #[prost(string, tag = "20")]
     pub reason: ::prost::alloc::string::String,
+    /// Who began it, as people are told. Empty if that is not known.
+    #[prost(string, tag = "21")]
+    pub author: ::prost::alloc::string::String,
+    /// The principal that began it. Empty where callers need no key.
+    #[prost(string, tag = "22")]
+    pub owner: ::prost::alloc::string::String,
 }
 /// StoredOperationEnd is the end of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

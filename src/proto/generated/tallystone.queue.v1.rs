@@ -1361,6 +1361,50 @@ pub struct Operation {
     /// Whether it only counts and changes nothing.
     #[prost(bool, tag = "10")]
     pub dry_run: bool,
+    /// The metadata pairs that its messages must have.
+    #[prost(map = "string, string", tag = "11")]
+    pub filter: ::std::collections::HashMap<
+        ::prost::alloc::string::String,
+        ::prost::alloc::string::String,
+    >,
+    /// The signature that the last error of its messages must have. Empty for any.
+    #[prost(string, tag = "12")]
+    pub error_signature: ::prost::alloc::string::String,
+    /// The states whose messages it covers.
+    #[prost(enumeration = "MessageState", repeated, tag = "13")]
+    pub states: ::prost::alloc::vec::Vec<i32>,
+    /// The maximum number of messages per second. 0 for as fast as possible.
+    #[prost(int32, tag = "14")]
+    pub rate: i32,
+    /// For a cancel: why.
+    #[prost(string, tag = "15")]
+    pub reason: ::prost::alloc::string::String,
+    /// Who began it, as in the history of a queue. Empty if that is not known.
+    #[prost(string, tag = "16")]
+    pub author: ::prost::alloc::string::String,
+}
+/// ListOperationsRequest asks for the operations of a queue.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct ListOperationsRequest {
+    /// The queue.
+    #[prost(string, tag = "1")]
+    pub queue: ::prost::alloc::string::String,
+    /// The maximum number of operations, at most 1,000. 0 means 100.
+    #[prost(int32, tag = "2")]
+    pub page_size: i32,
+    /// The `next_page_token` of the previous page. Empty for the first page.
+    #[prost(string, tag = "3")]
+    pub page_token: ::prost::alloc::string::String,
+}
+/// ListOperationsResponse is a page of operations.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct ListOperationsResponse {
+    /// The operations, newest first. The id of one that another principal began is of use to admins of the queue only.
+    #[prost(message, repeated, tag = "1")]
+    pub operations: ::prost::alloc::vec::Vec<Operation>,
+    /// The `page_token` of the next page. Empty after the last page.
+    #[prost(string, tag = "2")]
+    pub next_page_token: ::prost::alloc::string::String,
 }
 /// GetOperationRequest asks for the progress of an operation.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -3043,6 +3087,34 @@ pub mod queue_service_client {
                 );
             self.inner.unary(req, path, codec).await
         }
+        /// Lists the purges, redrives, discards and cancels of a queue, newest first: those in progress, and those that ended within
+        /// an hour. Dry runs and operations on one message are not listed. An operation is known only while the server runs.
+        pub async fn list_operations(
+            &mut self,
+            request: impl tonic::IntoRequest<super::ListOperationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListOperationsResponse>,
+            tonic::Status,
+        > {
+            self.inner
+                .ready()
+                .await
+                .map_err(|e| {
+                    tonic::Status::unknown(
+                        format!("Service was not ready: {}", e.into()),
+                    )
+                })?;
+            let codec = tonic_prost::ProstCodec::default();
+            let path = http::uri::PathAndQuery::from_static(
+                "/tallystone.queue.v1.QueueService/ListOperations",
+            );
+            let mut req = request.into_request();
+            req.extensions_mut()
+                .insert(
+                    GrpcMethod::new("tallystone.queue.v1.QueueService", "ListOperations"),
+                );
+            self.inner.unary(req, path, codec).await
+        }
         /// Reads the progress of an operation. An operation is known for an hour after its end, but only while the server
         /// runs.
         pub async fn get_operation(
@@ -3549,6 +3621,15 @@ pub mod queue_service_server {
             request: tonic::Request<super::DiscardMessagesRequest>,
         ) -> std::result::Result<
             tonic::Response<super::DiscardMessagesResponse>,
+            tonic::Status,
+        >;
+        /// Lists the purges, redrives, discards and cancels of a queue, newest first: those in progress, and those that ended within
+        /// an hour. Dry runs and operations on one message are not listed. An operation is known only while the server runs.
+        async fn list_operations(
+            &self,
+            request: tonic::Request<super::ListOperationsRequest>,
+        ) -> std::result::Result<
+            tonic::Response<super::ListOperationsResponse>,
             tonic::Status,
         >;
         /// Reads the progress of an operation. An operation is known for an hour after its end, but only while the server
@@ -5049,6 +5130,51 @@ pub mod queue_service_server {
                     let inner = self.inner.clone();
                     let fut = async move {
                         let method = DiscardMessagesSvc(inner);
+                        let codec = tonic_prost::ProstCodec::default();
+                        let mut grpc = tonic::server::Grpc::new(codec)
+                            .apply_compression_config(
+                                accept_compression_encodings,
+                                send_compression_encodings,
+                            )
+                            .apply_max_message_size_config(
+                                max_decoding_message_size,
+                                max_encoding_message_size,
+                            );
+                        let res = grpc.unary(method, req).await;
+                        Ok(res)
+                    };
+                    Box::pin(fut)
+                }
+                "/tallystone.queue.v1.QueueService/ListOperations" => {
+                    #[allow(non_camel_case_types)]
+                    struct ListOperationsSvc<T: QueueService>(pub Arc<T>);
+                    impl<
+                        T: QueueService,
+                    > tonic::server::UnaryService<super::ListOperationsRequest>
+                    for ListOperationsSvc<T> {
+                        type Response = super::ListOperationsResponse;
+                        type Future = BoxFuture<
+                            tonic::Response<Self::Response>,
+                            tonic::Status,
+                        >;
+                        fn call(
+                            &mut self,
+                            request: tonic::Request<super::ListOperationsRequest>,
+                        ) -> Self::Future {
+                            let inner = Arc::clone(&self.0);
+                            let fut = async move {
+                                <T as QueueService>::list_operations(&inner, request).await
+                            };
+                            Box::pin(fut)
+                        }
+                    }
+                    let accept_compression_encodings = self.accept_compression_encodings;
+                    let send_compression_encodings = self.send_compression_encodings;
+                    let max_decoding_message_size = self.max_decoding_message_size;
+                    let max_encoding_message_size = self.max_encoding_message_size;
+                    let inner = self.inner.clone();
+                    let fut = async move {
+                        let method = ListOperationsSvc(inner);
                         let codec = tonic_prost::ProstCodec::default();
                         let mut grpc = tonic::server::Grpc::new(codec)
                             .apply_compression_config(

@@ -61,6 +61,23 @@ fn a_redrive_by_signature_leaves_the_others() {
     assert_eq!(both.code, 2, "{}", both.err);
 }
 
+#[test]
+fn the_operations_of_a_queue_are_listed_with_what_selected_their_messages() {
+    let desk = with_dead_letters(&[("a", "smtp"), ("b", "io")]);
+    json(&desk, "dlq redrive -q orders --error-signature smtp --meta name=a");
+    json(&desk, "queue purge orders --yes");
+    let listed = json(&desk, "queue operations orders");
+    let of = |at: usize, part: &str| listed["operations"][at][part].clone();
+    assert_eq!((of(0, "kind"), of(0, "done"), of(0, "author")), ("purge".into(), "1".into(), "ada".into()));
+    assert_eq!((of(1, "kind"), of(1, "errorSignature")), ("redrive".into(), "smtp".into()), "{listed}");
+    let table = desk.run(&["queue", "operations", "orders", "-o", "csv"]).ok();
+    let line = |kind: &str| table.lines().find(|line| line.contains(kind)).map(str::to_owned);
+    assert!(line("redrive").is_some_and(|line| line.contains("name=a error-signature=smtp")), "{table}");
+    let one = desk.run(&["queue", "operations", "orders", "--limit", "1"]);
+    assert!(one.out.contains("purge") && !one.out.contains("redrive"), "{}", one.out);
+    assert_eq!(desk.run(&["queue", "operations", "absent"]).code, 3);
+}
+
 /// Fails the only message that is ready, without a signature.
 fn fail_one(desk: &Desk) {
     let lease = desk.run(&["msg", "pull", "-q", "orders", "--tokens"]).ok().trim().to_owned();

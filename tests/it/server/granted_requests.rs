@@ -156,8 +156,8 @@ fn of_queues(call: &str, name: &str) -> Option<(Touched, Value)> {
         "GetOperation" | "CancelOperation" => return Some((Touched::Operation, json!({"operationId": "none"}))),
         "ResetQueueClock" => return Some((Touched::Server, json!({"dryRun": true}))),
         "CreateQueue" | "UpdateQueue" => json!({"queue": {"name": name}}),
-        "GetQueue" | "ListQueueChanges" | "PurgeQueue" | "PeekMessages" | "GetDepth" | "ExplainQueue"
-        | "GetQueueActivity" | "WatchQueue" => one,
+        "GetQueue" | "ListQueueChanges" | "ListOperations" | "PurgeQueue" | "PeekMessages" | "GetDepth"
+        | "ExplainQueue" | "GetQueueActivity" | "WatchQueue" => one,
         "DeleteQueue" => with("etag", json!("x")),
         "Enqueue" => with("message", json!({"payload": "aGVsbG8="})),
         "BatchEnqueue" => with("messages", json!([{"payload": "aGVsbG8="}])),

@@ -9,7 +9,7 @@ use tallystone_domain::fleet::MemberId;
 use tallystone_domain::queue::Filter;
 use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation, PurgedStates};
 use tallystone_domain::time::Timestamp;
-use tallystone_ports::{OperationEnd, OperationOutcome, OperationRow};
+use tallystone_ports::{OperationAuthor, OperationEnd, OperationOutcome, OperationRow};
 use tallystone_proto::internal::v1::{StoredOperation, StoredOperationEnd};
 
 const WHAT: &str = "operation";
@@ -32,6 +32,7 @@ pub fn encode_operation(row: &OperationRow) -> Vec<u8> {
         done,
         total,
         began,
+        author,
         runner,
         is_cancelled,
         end,
@@ -57,6 +58,8 @@ pub fn encode_operation(row: &OperationRow) -> Vec<u8> {
         runner: runner.map(|member| member.0.to_vec()),
         is_cancelled: *is_cancelled,
         end: end.as_ref().map(end_of),
+        author: author.text.to_string(),
+        owner: author.owner.as_deref().unwrap_or_default().to_owned(),
     }
     .encode_to_vec()
 }
@@ -93,6 +96,7 @@ pub fn decode_operation(id: &str, version: u64, bytes: &[u8]) -> Result<Operatio
         done: stored.done,
         total: stored.total,
         began: Timestamp::from_micros(stored.began),
+        author: OperationAuthor { text: stored.author.into(), owner: owner_from(stored.owner) },
         runner: stored.runner.map(member_from).transpose()?,
         is_cancelled: stored.is_cancelled,
         end: stored.end.map(end_from).transpose()?,
@@ -106,6 +110,10 @@ fn number_of(kind: BulkKind) -> u32 {
         BulkKind::Discard => 3,
         BulkKind::Cancel => 4,
     }
+}
+
+fn owner_from(stored: String) -> Option<Box<str>> {
+    (!stored.is_empty()).then(|| stored.into())
 }
 
 fn member_from(bytes: Vec<u8>) -> Result<MemberId, CorruptValue> {
@@ -168,6 +176,7 @@ mod tests {
             done: 5,
             total: 9,
             began: at(1),
+            author: OperationAuthor { text: "ops (Ann)".into(), owner: Some("ops".into()) },
             runner: Some(MemberId([7; 16])),
             is_cancelled: true,
             end: None,
@@ -184,7 +193,8 @@ mod tests {
             assert_eq!(decode_operation("op-1", 7, &encode_operation(&row)), Ok(row));
         }
         let bare = BulkOperation { filter: Filter::default(), signature: None, until: None, ..running().work };
-        let row = OperationRow { work: bare, ended_by: None, runner: None, through: Vec::new(), ..running() };
+        let author = OperationAuthor::default();
+        let row = OperationRow { work: bare, author, ended_by: None, runner: None, through: Vec::new(), ..running() };
         assert_eq!(decode_operation("op-1", 7, &encode_operation(&row)), Ok(row));
     }
 

@@ -2,8 +2,10 @@
 
 use crate::errors::ApiError;
 use crate::paging;
+use tallystone_domain::Timestamp;
 use tallystone_domain::queue::QueueName;
 use tallystone_engine::queues::ListCursor;
+use tallystone_ports::OperationPlace;
 
 pub fn name(cursor: &[u8]) -> Result<QueueName, ApiError> {
     let name = std::str::from_utf8(cursor).ok().and_then(|name| QueueName::new(name).ok());
@@ -12,6 +14,15 @@ pub fn name(cursor: &[u8]) -> Result<QueueName, ApiError> {
 
 pub fn number(cursor: &[u8]) -> Result<u64, ApiError> {
     cursor.try_into().map(u64::from_be_bytes).map_err(|_| paging::refuse().into())
+}
+
+/// The cursor of a list of operations: the start, then the id.
+pub fn operation(cursor: &[u8]) -> Result<OperationPlace, ApiError> {
+    let parts = cursor.split_first_chunk::<8>().and_then(|(began, id)| {
+        let id = std::str::from_utf8(id).ok()?;
+        Some((Timestamp::from_micros(i64::from_be_bytes(*began)), id.into()))
+    });
+    parts.ok_or_else(|| paging::refuse().into())
 }
 
 /// The cursor of a list of messages: the shard, then the sequence.

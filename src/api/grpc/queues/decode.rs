@@ -231,7 +231,8 @@ pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, Que
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
     let signature = optional_signature(&sent.error_signature);
-    Ok(RedriveRequest { message, filter, signature, rate, dry_run: sent.dry_run, token, queue })
+    let author = Box::default();
+    Ok(RedriveRequest { message, filter, signature, rate, dry_run: sent.dry_run, token, queue, author })
 }
 
 /// Decodes a cancel of many messages, which must select them.
@@ -242,7 +243,8 @@ pub fn cancel_messages(sent: wire::CancelMessagesRequest) -> Result<CancelReques
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
-    Ok(CancelRequest { filter, reason: sent.reason, dry_run: sent.dry_run, token, queue })
+    let author = Box::default();
+    Ok(CancelRequest { filter, reason: sent.reason, dry_run: sent.dry_run, token, queue, author })
 }
 
 /// Decodes a discard, which must select its messages.
@@ -263,7 +265,8 @@ pub fn discard(sent: wire::DiscardMessagesRequest) -> Result<DiscardRequest, Que
     let (filter, queue) = (filter(&sent.filter)?, queue_id(&sent.queue_id)?);
     let signature = optional_signature(signature);
     let until = moment("until_time", sent.until_time)?;
-    Ok(DiscardRequest { message, filter, signature, until, dry_run: sent.dry_run, token, queue })
+    let author = Box::default();
+    Ok(DiscardRequest { message, filter, signature, until, dry_run: sent.dry_run, token, queue, author })
 }
 
 /// The signature of an error that messages must have; none for any.

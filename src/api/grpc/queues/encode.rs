@@ -4,6 +4,7 @@ use crate::errors::ApiError;
 use crate::grpc::saturating_i64;
 use crate::time;
 use tallystone_domain::Timestamp;
+use tallystone_domain::queue::bulk_operation::BulkOperation;
 use tallystone_domain::queue::command::Completeness;
 use tallystone_domain::queue::messages::message::{AttemptError, CanceledBy, RoutingValue};
 use tallystone_domain::queue::{MessageHead, MessageState, QueueId, QueueName};
@@ -229,7 +230,7 @@ pub fn depth_update(update: &DepthUpdate) -> wire::WatchQueueResponse {
 
 /// Encodes an operation.
 pub fn operation(operation: Operation) -> wire::Operation {
-    let (state, error) = match operation.state {
+    let (progress, error) = match operation.state {
         OperationState::Running => (wire::OperationState::Running, None),
         OperationState::Done => (wire::OperationState::Done, None),
         OperationState::Cancelled => (wire::OperationState::Cancelled, None),
@@ -237,11 +238,20 @@ pub fn operation(operation: Operation) -> wire::Operation {
             (wire::OperationState::Failed, Some(ItemError::from(ApiError::new(reason, text))))
         }
     };
+    let work = operation.work.as_ref();
+    let states = work.into_iter().flat_map(|work| BulkOperation::states_of(work.kind, work.states));
+    let filter = work.into_iter().flat_map(|work| work.filter.metadata().pairs());
     wire::Operation {
+        filter: filter.map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        error_signature: work.and_then(|work| work.signature.as_deref()).unwrap_or_default().to_owned(),
+        states: states.map(state).collect(),
+        rate: work.map_or(0, |work| i32::try_from(work.rate).unwrap_or(i32::MAX)),
+        reason: work.map(|work| work.reason.to_string()).unwrap_or_default(),
+        author: operation.author.text.to_string(),
         operation_id: operation.id,
         queue: operation.queue.map(|queue| queue.to_string()).unwrap_or_default(),
         kind: operation.kind.to_owned(),
-        state: state.into(),
+        state: progress.into(),
         done: saturating_i64(operation.done),
         total: saturating_i64(operation.total),
         start_time: Some(time::write(operation.began)),

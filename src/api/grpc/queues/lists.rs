@@ -7,9 +7,9 @@ use tonic::Status;
 use super::{QueuesApi, cursors, decode, encode, settings, to_status};
 use crate::errors::ApiError;
 use crate::paging::{self, PagedRequest};
-use tallystone_domain::access::{AccessResource, CallRights, ListRights, ResourceKind};
+use tallystone_domain::access::{AccessResource, CallRights, ListRights, PrincipalName, ResourceKind};
 use tallystone_domain::queue::{CatalogQueue, QueueName};
-use tallystone_engine::queues::Payloads;
+use tallystone_engine::queues::{Operation, Payloads};
 use tallystone_proto::queue::v1 as wire;
 
 impl QueuesApi {
@@ -72,6 +72,32 @@ impl QueuesApi {
         Ok(wire::ListSessionsResponse {
             sessions: sessions.into_iter().map(encode::session).collect(),
             next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),
+        })
+    }
+
+    /// A page of the operations of a queue. Only the ids of the caller's own have its seal.
+    pub(super) async fn operations_page(
+        &self,
+        rights: &CallRights,
+        request: wire::ListOperationsRequest,
+    ) -> Result<wire::ListOperationsResponse, Status> {
+        let name = decode::queue(rights, &request.queue)?;
+        let rows = paging::rows(request.page_size).map_err(to_status)?;
+        let paged = PagedRequest::new("ListOperations", &[name.as_str().as_bytes()]);
+        let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
+        let behind = cursor.map(|cursor| cursors::operation(&cursor)).transpose().map_err(Status::from)?;
+        let queues = self.queues(&name)?;
+        let found = queues.list_operations(&name, behind.as_ref(), rows).await.map_err(to_status)?;
+        let next =
+            found.next.map(|(began, id)| paged.token(&[&began.micros().to_be_bytes()[..], id.as_bytes()].concat()));
+        let owner = rights.owner();
+        let shown = |operation: Operation| match operation.author.owner.as_deref() == owner.map(PrincipalName::as_str) {
+            true => encode::operation(queues.owned_operation(operation, owner)),
+            false => encode::operation(operation),
+        };
+        Ok(wire::ListOperationsResponse {
+            operations: found.operations.into_iter().map(shown).collect(),
+            next_page_token: next.unwrap_or_default(),
         })
     }
 

@@ -120,8 +120,8 @@ impl QueueService for QueuesApi {
     }
 
     async fn purge_queue(&self, request: Request<wire::PurgeQueueRequest>) -> QueueRpcResult<wire::PurgeQueueResponse> {
-        let (rights, caller) = (rights_of(&request)?, caller_of(&request));
-        self.purge(&rights, caller, request.into_inner()).await.map(Response::new)
+        let (rights, by) = (rights_of(&request)?, (caller_of(&request), actor_of(&request)));
+        self.purge(&rights, by, request.into_inner()).await.map(Response::new)
     }
 
     async fn enqueue(&self, request: Request<wire::EnqueueRequest>) -> QueueRpcResult<wire::EnqueueResponse> {
@@ -304,8 +304,8 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::CancelMessagesRequest>,
     ) -> QueueRpcResult<wire::CancelMessagesResponse> {
-        let (rights, caller) = (rights_of(&request)?, caller_of(&request));
-        self.cancel_many(&rights, caller, request.into_inner()).await.map(Response::new)
+        let (rights, by) = (rights_of(&request)?, (caller_of(&request), actor_of(&request)));
+        self.cancel_many(&rights, by, request.into_inner()).await.map(Response::new)
     }
 
     async fn set_value_limit(
@@ -364,30 +364,24 @@ impl QueueService for QueuesApi {
         &self,
         request: Request<wire::RedriveMessagesRequest>,
     ) -> QueueRpcResult<wire::RedriveMessagesResponse> {
-        let rights = rights_of(&request)?;
-        let caller = caller_of(&request);
-        let request = request.into_inner();
-        let name = decode::queue(&rights, &request.queue)?;
-        let asked = decode::redrive(request).map_err(to_status)?;
-        let queues = self.queues(&name)?;
-        let operation = queues.redrive(caller, &name, asked).await.map_err(to_status)?;
-        let operation = queues.owned_operation(operation, rights.owner());
-        Ok(Response::new(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) }))
+        let (rights, by) = (rights_of(&request)?, (caller_of(&request), actor_of(&request)));
+        self.redrive(&rights, by, request.into_inner()).await.map(Response::new)
     }
 
     async fn discard_messages(
         &self,
         request: Request<wire::DiscardMessagesRequest>,
     ) -> QueueRpcResult<wire::DiscardMessagesResponse> {
+        let (rights, by) = (rights_of(&request)?, (caller_of(&request), actor_of(&request)));
+        self.discard(&rights, by, request.into_inner()).await.map(Response::new)
+    }
+
+    async fn list_operations(
+        &self,
+        request: Request<wire::ListOperationsRequest>,
+    ) -> QueueRpcResult<wire::ListOperationsResponse> {
         let rights = rights_of(&request)?;
-        let caller = caller_of(&request);
-        let request = request.into_inner();
-        let name = decode::queue(&rights, &request.queue)?;
-        let asked = decode::discard(request).map_err(to_status)?;
-        let queues = self.queues(&name)?;
-        let operation = queues.discard(caller, &name, asked).await.map_err(to_status)?;
-        let operation = queues.owned_operation(operation, rights.owner());
-        Ok(Response::new(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) }))
+        self.operations_page(&rights, request.into_inner()).await.map(Response::new)
     }
 
     async fn get_operation(

@@ -1,4 +1,4 @@
-//! The calls that begin a purge or a cancel of many messages.
+//! The calls that begin a purge, cancel, redrive or discard.
 
 use std::time::Duration;
 
@@ -8,17 +8,20 @@ use super::service::QueuesApi;
 use super::{decode, encode, optional_token, to_status};
 use tallystone_domain::access::CallRights;
 use tallystone_engine::caller_quota::CallerId;
-use tallystone_engine::queues::PurgeRequest;
+use tallystone_engine::queues::{CancelRequest, DiscardRequest, PurgeRequest, RedriveRequest};
 use tallystone_proto::queue::v1 as wire;
 
 /// How long a purge call waits for its operation, which then continues in the background.
 const PURGE_WAIT: Duration = Duration::from_secs(1);
 
+/// Who asks: for quotas, and as people are told.
+type AskedBy = (CallerId, String);
+
 impl QueuesApi {
     pub(super) async fn purge(
         &self,
         rights: &CallRights,
-        caller: CallerId,
+        (caller, actor): AskedBy,
         request: wire::PurgeQueueRequest,
     ) -> Result<wire::PurgeQueueResponse, Status> {
         let wire::PurgeQueueRequest { queue, request_token, queue_id, states, filter, dry_run } = request;
@@ -29,6 +32,7 @@ impl QueuesApi {
             dry_run,
             token: optional_token(request_token),
             queue: decode::queue_id(&queue_id).map_err(to_status)?,
+            author: actor.into(),
         };
         let queues = self.queues(&name)?;
         let done = queues.purge(caller, &name, asked, PURGE_WAIT).await;
@@ -39,14 +43,42 @@ impl QueuesApi {
     pub(super) async fn cancel_many(
         &self,
         rights: &CallRights,
-        caller: CallerId,
+        (caller, actor): AskedBy,
         request: wire::CancelMessagesRequest,
     ) -> Result<wire::CancelMessagesResponse, Status> {
         let name = decode::queue(rights, &request.queue)?;
-        let asked = decode::cancel_messages(request).map_err(to_status)?;
+        let asked = CancelRequest { author: actor.into(), ..decode::cancel_messages(request).map_err(to_status)? };
         let queues = self.queues(&name)?;
         let operation = queues.cancel_messages(caller, &name, asked).await.map_err(to_status)?;
         let operation = queues.owned_operation(operation, rights.owner());
         Ok(wire::CancelMessagesResponse { operation: Some(encode::operation(operation)) })
+    }
+
+    pub(super) async fn redrive(
+        &self,
+        rights: &CallRights,
+        (caller, actor): AskedBy,
+        request: wire::RedriveMessagesRequest,
+    ) -> Result<wire::RedriveMessagesResponse, Status> {
+        let name = decode::queue(rights, &request.queue)?;
+        let asked = RedriveRequest { author: actor.into(), ..decode::redrive(request).map_err(to_status)? };
+        let queues = self.queues(&name)?;
+        let operation = queues.redrive(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.owned_operation(operation, rights.owner());
+        Ok(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) })
+    }
+
+    pub(super) async fn discard(
+        &self,
+        rights: &CallRights,
+        (caller, actor): AskedBy,
+        request: wire::DiscardMessagesRequest,
+    ) -> Result<wire::DiscardMessagesResponse, Status> {
+        let name = decode::queue(rights, &request.queue)?;
+        let asked = DiscardRequest { author: actor.into(), ..decode::discard(request).map_err(to_status)? };
+        let queues = self.queues(&name)?;
+        let operation = queues.discard(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.owned_operation(operation, rights.owner());
+        Ok(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) })
     }
 }

@@ -1,9 +1,10 @@
 //! `queue`: creates, changes, blocks, inspects, purges and deletes queues. `settings` parses the settings of a queue;
-//! the commands are in `activity`, `change`, `clock`, `show` and `stats`.
+//! the commands are in `activity`, `change`, `clock`, `operations`, `show` and `stats`.
 
 mod activity;
 mod change;
 mod clock;
+mod operations;
 mod settings;
 mod show;
 mod stats;
@@ -52,6 +53,9 @@ enum QueueCommand {
         after_help = "Example:\n  tallystone queue purge emails --yes\n  tallystone queue purge emails --meta tenant=acme --state completed --yes"
     )]
     Purge(change::PurgeArgs),
+    /// List the purges, redrives, discards and cancels of a queue, newest first: those in progress, and those of the last hour.
+    #[command(after_help = "Example:\n  tallystone queue operations emails")]
+    Operations(operations::QueueOperationsArgs),
     /// Delete a queue with all its messages.
     #[command(after_help = "Example:\n  tallystone queue rm emails --yes")]
     Rm(change::QueueRmArgs),
@@ -95,6 +99,7 @@ impl QueueArgs {
             QueueCommand::Block(args) => session.block_queue(args).await,
             QueueCommand::Unblock(args) => session.unblock_queue(args).await,
             QueueCommand::Purge(args) => session.because(&args.reason).purge_queue(args).await,
+            QueueCommand::Operations(args) => session.operations_of_queue(args).await,
             QueueCommand::Rm(args) => session.remove_queue(args).await,
             QueueCommand::Ls(args) => session.list_queues(args).await,
             QueueCommand::Describe(args) => session.describe_queue(args.name).await,

@@ -26,7 +26,7 @@ use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::command::Refusal;
 use tallystone_domain::queue::messages::message::MessageRef;
 use tallystone_domain::{Reason, Reject};
-use tallystone_ports::QueueRequest;
+use tallystone_ports::{OperationAuthor, QueueRequest};
 
 impl OperationSpec {
     /// Whether a repeat after a restart must know of it.
@@ -190,14 +190,19 @@ impl Queues {
     pub(super) fn operation_of(
         &self,
         queue: &ServedQueue,
-        OperationRequest { caller, work, total, token, ended_by }: OperationRequest,
+        OperationRequest { caller, author, work, total, token, ended_by }: OperationRequest,
         kept: Option<QueueRequest>,
         shared: Option<SharedProgress>,
     ) -> RunningOperation {
         let record = queue.record.load();
         RunningOperation {
             id: name_of(record.id, &token.unwrap_or_else(|| self.made_token())),
+            author: OperationAuthor {
+                text: author,
+                owner: caller.principal().map(|principal| principal.as_str().into()),
+            },
             caller,
+            listed_of: work.is_listed().then_some(record.id),
             queue: Some(record.spec.name.clone()),
             // The messages of a discard had failed by exactly this time.
             began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.engine.now()),

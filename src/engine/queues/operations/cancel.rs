@@ -19,6 +19,8 @@ pub struct CancelRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
+    /// Who asks, as people are told.
+    pub author: Box<str>,
 }
 
 impl Queues {
@@ -29,11 +31,11 @@ impl Queues {
         name: &QueueName,
         asked: CancelRequest,
     ) -> Result<Operation, QueueError> {
-        let CancelRequest { filter, reason, dry_run, token, queue } = asked;
+        let CancelRequest { filter, reason, dry_run, token, queue, author } = asked;
         check_reason(&reason)?;
         let queue = self.queue_of(name, queue).await?;
         let reason = reason.into();
         let work = OperationSpec { filter, reason, dry_run, ..OperationSpec::all(OperationKind::Cancel) };
-        self.start_bulk(caller, &queue, work, token).await
+        self.start_bulk((caller, author), &queue, work, token).await
     }
 }

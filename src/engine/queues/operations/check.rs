@@ -17,6 +17,7 @@ use crate::caller_quota::CallerId;
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
 use tallystone_domain::queue::{QueueId, QueueName};
+use tallystone_ports::OperationAuthor;
 
 /// The arguments of a check.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -80,6 +81,8 @@ impl Queues {
         let made = RunningOperation {
             id: name_of(id, &asked.token.map_or_else(unnamed, |token| own_token(&token, &caller))),
             caller,
+            author: OperationAuthor::default(),
+            listed_of: None,
             queue,
             work: work.clone(),
             stored_request: None,

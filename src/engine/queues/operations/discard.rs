@@ -30,6 +30,8 @@ pub struct DiscardRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
+    /// Who asks, as people are told.
+    pub author: Box<str>,
 }
 
 impl Queues {
@@ -41,12 +43,12 @@ impl Queues {
         asked: DiscardRequest,
     ) -> Result<Operation, QueueError> {
         let queue = self.queue_of(name, asked.queue).await?;
-        let DiscardRequest { message, filter, signature, until, dry_run, token, queue: _ } = asked;
+        let DiscardRequest { message, filter, signature, until, dry_run, token, queue: _, author } = asked;
         let work =
             OperationSpec { message, filter, signature, until, dry_run, ..OperationSpec::all(OperationKind::Discard) };
         match work.message {
             Some(_) => self.run_single(caller, &queue, work, token).await,
-            None => self.start_bulk(caller, &queue, work, token).await,
+            None => self.start_bulk((caller, author), &queue, work, token).await,
         }
     }
 

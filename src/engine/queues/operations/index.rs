@@ -1,9 +1,10 @@
-//! The registry of operations: running ones, and for an hour those that have ended.
+//! The registry of operations: running ones, and for an hour those that have ended, and the list of those of a queue.
 //!
 //! Each caller has a quota of entries. Ended operations are evicted before a new one is refused. The oldest of the
 //! same caller goes first; if the registry is full and the caller has none, the oldest of all goes.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -19,6 +20,8 @@ use tallystone_domain::access::KeyQuota;
 use tallystone_domain::limits::{
     CALLER_OPERATIONS_MAX, CALLER_QUEUE_REQUESTS_KEPT_MAX, OPERATION_KEPT, OPERATIONS_MAX, QUEUE_REQUESTS_KEPT_MAX,
 };
+use tallystone_domain::queue::QueueId;
+use tallystone_ports::OperationPlace;
 
 /// The operations of a server.
 pub struct Operations {
@@ -36,6 +39,8 @@ struct OperationIndex {
     /// Ended operations, oldest first: of all callers, and of each.
     ended: BTreeMap<EndKey, Arc<RunningOperation>>,
     ended_of: HashMap<CallerId, BTreeSet<EndKey>>,
+    /// Those that are in the list of a queue, oldest first.
+    listed: BTreeSet<(QueueId, OperationPlace)>,
     /// The quota permits of stored requests, by the expiry of the record.
     stored_requests: BTreeMap<(Timestamp, u64), QuotaPermit>,
     next: u64,
@@ -88,8 +93,29 @@ impl Operations {
         };
         let made = Arc::new(made);
         let place = OperationEntry { running: Arc::clone(&made), ended: None, _share: share };
+        known.listed.extend(made.list_key());
         known.by_id.insert(made.id.clone(), place);
         Ok((made, true))
+    }
+
+    /// The operations in the list of a queue behind a place, newest first, at most so many. O(rows log n).
+    pub(super) fn of_queue(
+        &self,
+        queue: QueueId,
+        behind: Option<&OperationPlace>,
+        rows: usize,
+        now: Duration,
+    ) -> Vec<Arc<RunningOperation>> {
+        let mut known = self.index.lock();
+        known.forget_old(now);
+        let first = Bound::Included((queue, (Timestamp::MIN, Box::default())));
+        let end = match (behind, queue.0.checked_add(1)) {
+            (Some(behind), _) => Bound::Excluded((queue, behind.clone())),
+            (None, Some(next)) => Bound::Excluded((QueueId(next), (Timestamp::MIN, Box::default()))),
+            (None, None) => Bound::Unbounded,
+        };
+        let places = known.listed.range((first, end)).rev().take(rows);
+        places.filter_map(|(_, (_, id))| known.by_id.get(&**id)).map(|entry| Arc::clone(&entry.running)).collect()
     }
 
     /// Marks an operation as ended; from then on it may be evicted.
@@ -128,6 +154,13 @@ impl Operations {
     }
 }
 
+impl RunningOperation {
+    /// Its key in the list of its queue, if it is in one.
+    fn list_key(&self) -> Option<(QueueId, OperationPlace)> {
+        self.listed_of.map(|queue| (queue, (self.began, self.id.as_str().into())))
+    }
+}
+
 impl OperationIndex {
     fn next(&mut self) -> u64 {
         self.next += 1;
@@ -136,6 +169,9 @@ impl OperationIndex {
 
     fn remove(&mut self, id: &str) {
         let Some(place) = self.by_id.remove(id) else { return };
+        if let Some(key) = place.running.list_key() {
+            self.listed.remove(&key);
+        }
         let Some(at) = place.ended else { return };
         self.ended.remove(&at);
         let caller = &place.running.caller;
@@ -184,6 +220,7 @@ mod tests {
     use crate::queues::operations::findings::KeptFindings;
     use crate::queues::operations::{OperationKind, OperationSpec};
     use tallystone_domain::queue::QueueName;
+    use tallystone_ports::OperationAuthor;
 
     fn caller(last: u8) -> CallerId {
         CallerId::of_address([10, 0, 0, last].into())
@@ -193,6 +230,8 @@ mod tests {
         RunningOperation {
             id,
             caller: caller.clone(),
+            author: OperationAuthor::default(),
+            listed_of: Some(QueueId(7)),
             queue: QueueName::new("q").ok(),
             work: OperationSpec::all(OperationKind::Purge),
             stored_request: None,
@@ -270,6 +309,38 @@ mod tests {
         assert!(again(SECOND + OPERATION_KEPT));
         operations.ended(&one[0], 2 * OPERATION_KEPT);
         assert!(operations.index.lock().ended.is_empty(), "the end of another one of the name is not its own");
+    }
+
+    #[test]
+    fn the_list_of_a_queue_has_its_own_newest_first_and_forgets_with_the_registry() {
+        let operations = Operations::default();
+        for (number, queue) in [(1, 7), (2, 8), (3, 7), (4, 7), (5, u128::MAX)] {
+            let mut made = operation(&caller(1), format!("{number}"));
+            (made.began, made.listed_of) = (Timestamp::from_secs(number), Some(QueueId(queue)));
+            let running = operations.put(made, SECOND).expect("room").0;
+            if number == 3 {
+                operations.ended(&running, SECOND);
+            }
+        }
+        let mut unlisted = operation(&caller(1), "6".to_owned());
+        unlisted.listed_of = None;
+        operations.put(unlisted, SECOND).expect("room");
+        let ids = |queue, behind: Option<&str>, rows, now| {
+            let behind = behind.map(|id| (operations.get(id).expect("known").began, id.into()));
+            let page = operations.of_queue(QueueId(queue), behind.as_ref(), rows, now);
+            page.iter().map(|running| running.id.clone()).collect::<Vec<_>>().concat()
+        };
+        assert_eq!(
+            [ids(7, None, 9, SECOND), ids(8, None, 9, SECOND), ids(u128::MAX, None, 9, SECOND)],
+            ["431", "2", "5"]
+        );
+        assert_eq!(
+            [ids(7, None, 2, SECOND), ids(7, Some("3"), 2, SECOND), ids(7, Some("1"), 2, SECOND)],
+            ["43", "1", ""]
+        );
+        assert_eq!(ids(7, None, 9, SECOND + OPERATION_KEPT), "41", "an hour after its end");
+        operations.remove("4");
+        assert_eq!(operations.index.lock().listed.len(), 3);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod check;
 mod discard;
 mod findings;
 mod index;
+mod list;
 mod operation_rows;
 mod purge;
 mod takeover;
@@ -36,7 +37,7 @@ use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::MessageRef;
 use tallystone_domain::queue::{Command, MessageState, QueueId, QueueName, Reply};
 use tallystone_domain::{Reason, Reject, Timestamp};
-use tallystone_ports::{QueueRequest, ShardCommand};
+use tallystone_ports::{OperationAuthor, QueueRequest, ShardCommand};
 
 use findings::KeptFindings;
 use operation_rows::{RowHolder, SharedProgress};
@@ -48,6 +49,7 @@ pub(crate) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
 pub use findings::{FindingsPage, QueueFinding};
 pub(super) use index::Operations;
+pub use list::OperationsPage;
 pub use purge::PurgeRequest;
 pub(super) use takeover::OperationTakeover;
 
@@ -144,6 +146,10 @@ pub struct Operation {
     pub began: Timestamp,
     /// The end time.
     pub ended: Option<Timestamp>,
+    /// What it does to which messages; none for a check, and for an operation on one message.
+    pub work: Option<BulkOperation>,
+    /// Who began it.
+    pub author: OperationAuthor,
 }
 
 /// The arguments of a redrive.
@@ -163,11 +169,14 @@ pub struct RedriveRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
+    /// Who asks, as people are told.
+    pub author: Box<str>,
 }
 
 /// A request for an operation: its caller, its estimated size, and its request token.
 struct OperationRequest {
     caller: CallerId,
+    author: Box<str>,
     work: OperationSpec,
     total: u64,
     token: Option<String>,
@@ -178,6 +187,9 @@ struct OperationRequest {
 struct RunningOperation {
     id: String,
     caller: CallerId,
+    author: OperationAuthor,
+    /// The queue in whose list it is; none for what is not listed.
+    listed_of: Option<QueueId>,
     queue: Option<QueueName>,
     work: OperationSpec,
     /// Its stored record, with the sequence of each shard at the start, or with the version of its single message.
@@ -222,6 +234,8 @@ impl RunningOperation {
             total: self.total,
             began: self.began,
             ended,
+            work: self.work.bulk(),
+            author: self.author.clone(),
         }
     }
 }
@@ -241,22 +255,22 @@ impl Queues {
                 .run_single(caller, &queue, OperationSpec { message: Some(message), ..work }, asked.token)
                 .await;
         }
-        let RedriveRequest { filter, signature, dry_run, rate, token, .. } = asked;
+        let RedriveRequest { filter, signature, dry_run, rate, token, author, .. } = asked;
         let work = OperationSpec { filter, signature, dry_run, rate, ..OperationSpec::all(OperationKind::Redrive) };
-        self.start_bulk(caller, &queue, work, token).await
+        self.start_bulk((caller, author), &queue, work, token).await
     }
 
     /// Starts an operation on many messages; a dry run waits for its end.
     async fn start_bulk(
         &self,
-        caller: CallerId,
+        (caller, author): (CallerId, Box<str>),
         queue: &Arc<ServedQueue>,
         work: OperationSpec,
         token: Option<String>,
     ) -> Result<Operation, QueueError> {
         let (total, dry_run) = (self.estimate(queue, &work).await?, work.dry_run);
         let ended_by = self.ended_by(&work).await?;
-        let running = self.begin(queue, OperationRequest { caller, work, total, token, ended_by }).await?;
+        let running = self.begin(queue, OperationRequest { caller, author, work, total, token, ended_by }).await?;
         if dry_run {
             // A dry run has no progress to ask for later, so the call waits for its count.
             let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -325,7 +339,8 @@ impl Queues {
         }
         let (kind, state, dry_run) = (work.kind.name(), OperationState::Done, work.dry_run);
         let (id, queue, ended) = (String::new(), Some(name), Some(self.context.engine.now()));
-        Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended })
+        let (work, author) = (None, OperationAuthor::default());
+        Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended, work, author })
     }
 
     /// The same for a call with a request token; a refused call frees its token.
@@ -336,7 +351,8 @@ impl Queues {
         work: OperationSpec,
         token: String,
     ) -> Result<Operation, QueueError> {
-        let asked = OperationRequest { caller, work, total: 1, token: Some(token), ended_by: None };
+        let author = Box::default(); // an operation on one message is in no list
+        let asked = OperationRequest { caller, author, work, total: 1, token: Some(token), ended_by: None };
         let running = self.begin(queue, asked).await?;
         // The wait cannot fail: the sender lives as long as the operation, which is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -372,8 +388,9 @@ impl Queues {
         if let (Some(kept), true) = (&running.stored_request, was_refused) {
             self.free_token(kept.clone()).await;
         }
-        self.share_end(running, &state).await;
-        self.end_operation(running, state, self.context.engine.now());
+        let at = self.context.engine.now();
+        self.share_end(running, &state, at).await;
+        self.end_operation(running, state, at);
         true
     }
 

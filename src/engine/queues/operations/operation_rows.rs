@@ -21,7 +21,8 @@ use tallystone_domain::fleet::MemberId;
 use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{
-    OperationDirectory, OperationEnd, OperationOutcome, OperationRow, QueueRequest, StoreError, StoreErrorKind,
+    OperationAuthor, OperationDirectory, OperationEnd, OperationOutcome, OperationRow, QueueRequest, StoreError,
+    StoreErrorKind,
 };
 
 /// The least time between two writes of the runner, and between two reads of a follower.
@@ -104,6 +105,11 @@ impl OperationSpec {
         self.message.is_none().then_some(work)
     }
 
+    /// Whether it is in the list of its queue: what changes many messages is.
+    pub(super) fn is_listed(&self) -> bool {
+        self.bulk().is_some_and(|work| !work.dry_run)
+    }
+
     pub(super) fn of_bulk(work: BulkOperation) -> Self {
         let BulkOperation { kind, states, filter, signature, until, dry_run, rate, reason } = work;
         Self { states, filter, signature, until, dry_run, rate, reason, ..Self::all(kind.into()) }
@@ -169,7 +175,9 @@ impl Queues {
         }
         let row = self.new_row(queue, (&id, &asked), work, kept.as_ref()).await?;
         let shared = SharedProgress::new(row.clone(), RowHolder::Here, now);
-        let (running, is_new) = self.register(self.operation_of(queue, asked, kept, Some(shared)))?;
+        let made = self.operation_of(queue, asked, kept, Some(shared));
+        // Its place in the list is the same at every server.
+        let (running, is_new) = self.register(RunningOperation { began: row.began, ..made })?;
         if !is_new {
             return Ok(running);
         }
@@ -211,10 +219,11 @@ impl Queues {
         kept: Option<QueueRequest>,
         row: OperationRow,
     ) -> Result<Arc<RunningOperation>, QueueError> {
-        let shown = shown(&row);
+        let (shown, author) = (shown(&row), row.author.clone());
         let now = self.context.engine.clock.elapsed();
         let made = self.operation_of(queue, asked, kept, Some(SharedProgress::new(row, RowHolder::Other, now)));
-        let (running, is_new) = self.register(RunningOperation { began: shown.began, total: shown.total, ..made })?;
+        let Operation { began, total, .. } = shown;
+        let (running, is_new) = self.register(RunningOperation { began, total, author, ..made })?;
         if is_new {
             running.done.store(shown.done, Ordering::Relaxed);
             match shown.ended {
@@ -237,6 +246,7 @@ impl Queues {
             Some(kept) => kept.through.clone(),
             None => self.sequences(queue).await?,
         };
+        let named_start = asked.ended_by.filter(|_| work.until.is_none());
         Ok(OperationRow {
             id: id.into(),
             version: 1,
@@ -248,7 +258,11 @@ impl Queues {
             next: BulkCursor::default(),
             done: 0,
             total: asked.total,
-            began: self.context.engine.now(),
+            began: named_start.unwrap_or_else(|| self.context.engine.now()),
+            author: OperationAuthor {
+                text: asked.author.clone(),
+                owner: asked.caller.principal().map(|principal| principal.as_str().into()),
+            },
             runner: self.own_id(),
             is_cancelled: false,
             end: None,
@@ -292,9 +306,8 @@ impl Queues {
     }
 
     /// Writes the end of an operation into its row. If that fails, `takeover` does it later.
-    pub(super) async fn share_end(&self, running: &RunningOperation, state: &OperationState) {
+    pub(super) async fn share_end(&self, running: &RunningOperation, state: &OperationState, at: Timestamp) {
         let Some(shared) = &running.shared else { return };
-        let at = self.context.engine.now();
         let written = self.write_row(running, shared, |row| running.end_row(row, state, at));
         if let Err(error) = written.await {
             tracing::debug!(%error, operation = running.id, "cannot tell other servers the end of an operation yet");
@@ -428,5 +441,7 @@ pub(super) fn shown(row: &OperationRow) -> Operation {
         total: row.total,
         began: row.began,
         ended: row.end.as_ref().map(|end| end.at),
+        work: Some(row.work.clone()),
+        author: row.author.clone(),
     }
 }

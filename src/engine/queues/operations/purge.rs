@@ -22,6 +22,8 @@ pub struct PurgeRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
+    /// Who asks, as people are told.
+    pub author: Box<str>,
 }
 
 impl Queues {
@@ -31,13 +33,14 @@ impl Queues {
         &self,
         caller: CallerId,
         name: &QueueName,
-        PurgeRequest { states, filter, dry_run, token, queue }: PurgeRequest,
+        PurgeRequest { states, filter, dry_run, token, queue, author }: PurgeRequest,
         patience: Duration,
     ) -> Result<Operation, QueueError> {
         let queue = self.queue_of(name, queue).await?;
         let work = OperationSpec { states, filter, dry_run, ..OperationSpec::all(OperationKind::Purge) };
         let total = self.estimate(&queue, &work).await?;
-        let running = self.begin(&queue, OperationRequest { caller, work, total, token, ended_by: None }).await?;
+        let asked = OperationRequest { caller, author, work, total, token, ended_by: None };
+        let running = self.begin(&queue, asked).await?;
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}

@@ -124,14 +124,15 @@ impl Queues {
         let now = self.context.engine.clock.elapsed();
         let asked = OperationRequest {
             caller: CallerId::nobody(),
+            author: Box::default(),
             work: OperationSpec::of_bulk(row.work.clone()),
             total: row.total,
             token: Some(token),
             ended_by: row.ended_by,
         };
-        let (began, done, is_cancelled) = (row.began, row.done, row.is_cancelled);
+        let (began, done, is_cancelled, author) = (row.began, row.done, row.is_cancelled, row.author.clone());
         let shared = SharedProgress::new(row, RowHolder::Here, now);
-        let made = RunningOperation { began, ..self.operation_of(&queue, asked, kept, Some(shared)) };
+        let made = RunningOperation { began, author, ..self.operation_of(&queue, asked, kept, Some(shared)) };
         made.done.store(done, Ordering::Relaxed);
         if is_cancelled {
             made.cancel.cancel();

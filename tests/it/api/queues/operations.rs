@@ -353,6 +353,90 @@ async fn a_redrive_by_error_signature_returns_that_group_alone_and_counts_it() {
 }
 
 #[tokio::test]
+async fn the_operations_of_a_queue_are_listed_newest_first_with_what_they_do_and_how_far_they_are() {
+    on_every_store(json!({"name": "mail", "default_max_attempts": 1}), async |server| {
+        fail_with(server, "smtp", "red", "smtp").await;
+        for number in 0..30 {
+            fail_with(server, &format!("io-{number}"), "red", "io").await;
+        }
+        server.done("CreateQueue", json!({"queue": {"name": "other"}})).await;
+        let list = async |queue: &str, more: Value| {
+            let mut asked = json!({"queue": queue, "page_size": 100});
+            asked.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            server.done("ListOperations", asked).await
+        };
+        assert_eq!(list("mail", json!({})).await, json!({"operations": [], "nextPageToken": ""}));
+        let slow = json!({"queue": "mail", "error_signature": "io", "filter": {"team": "red"}, "rate": 1});
+        let redrive = server.done("RedriveMessages", slow).await["operation"].clone();
+        let discard = json!({"queue": "mail", "error_signature": "smtp", "request_token": "once"});
+        let discard = server.done("DiscardMessages", discard).await["operation"].clone();
+        let discard = ended(server, &discard).await;
+        let purge = json!({"queue": "mail", "states": ["COMPLETED", "CANCELED"]});
+        let purge = ended(server, &server.done("PurgeQueue", purge).await["operation"].clone()).await;
+        let cancel = json!({"queue": "mail", "filter": {"team": "green"}, "reason": "the tenant left"});
+        let cancel = ended(server, &server.done("CancelMessages", cancel).await["operation"].clone()).await;
+        // None of these is an operation that changes many messages.
+        server.done("RedriveMessages", json!({"queue": "mail", "dry_run": true})).await;
+        server.done("PurgeQueue", json!({"queue": "mail", "dry_run": true})).await;
+        server
+            .refused("RedriveMessages", json!({"queue": "mail", "message_id": "absent"}), Reason::MessageNotFound)
+            .await;
+        ended(server, &server.done("PurgeQueue", json!({"queue": "other"})).await["operation"].clone()).await;
+
+        let listed = list("mail", json!({})).await["operations"].clone();
+        let by_id = |operation: &Value| operation["operationId"].clone();
+        let ids: Vec<Value> = listed.as_array().expect("a list").iter().map(by_id).collect();
+        assert_eq!(ids, [&cancel, &purge, &discard, &redrive].map(by_id), "{listed}");
+        assert_eq!(
+            listed.as_array().expect("a list")[..3],
+            [cancel.clone(), purge, discard],
+            "as GetOperation shows them"
+        );
+        let running = &listed[3];
+        let shown =
+            ["kind", "queue", "state", "errorSignature", "filter", "rate", "total"].map(|part| running[part].clone());
+        let expected = [
+            json!("redrive"),
+            json!("mail"),
+            json!("OPERATION_STATE_RUNNING"),
+            json!("io"),
+            json!({"team": "red"}),
+            json!(1),
+            json!("31"),
+        ];
+        assert_eq!(shown, expected, "{running}");
+        assert_eq!(running["author"], "127.0.0.1", "where callers need no key, it is their address: {running}");
+        let purged = json!(["MESSAGE_STATE_COMPLETED", "MESSAGE_STATE_CANCELED"]);
+        assert_eq!((&listed[1]["states"], &listed[0]["reason"]), (&purged, &json!("the tenant left")));
+        assert_eq!((&listed[2]["kind"], &listed[2]["done"]), (&json!("discard"), &json!("1")));
+
+        let first = list("mail", json!({"page_size": 3})).await;
+        let second = list("mail", json!({"page_size": 3, "page_token": first["nextPageToken"]})).await;
+        assert_eq!(second["operations"].as_array().expect("a list").iter().map(by_id).collect::<Vec<_>>(), ids[3..]);
+        assert_eq!(second["nextPageToken"], "");
+        let foreign = json!({"queue": "other", "page_token": first["nextPageToken"]});
+        server.refused("ListOperations", foreign, Reason::InvalidPageToken).await;
+        assert_eq!(list("other", json!({})).await["operations"].as_array().map(Vec::len), Some(1));
+        server.refused("ListOperations", json!({"queue": "absent"}), Reason::QueueNotFound).await;
+        server.done("CancelOperation", json!({"operation_id": redrive["operationId"]})).await;
+        assert_eq!(list("mail", json!({})).await["operations"][3]["state"], "OPERATION_STATE_CANCELLED");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn operations_of_an_earlier_queue_of_the_name_are_not_listed() {
+    on_every_store(mail(), async |server| {
+        ended(server, &server.done("PurgeQueue", json!({"queue": "mail"})).await["operation"].clone()).await;
+        server.done("DeleteQueue", json!({"queue": "mail"})).await;
+        server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
+        let listed = server.done("ListOperations", json!({"queue": "mail"})).await;
+        assert_eq!(listed["operations"], json!([]), "{listed}");
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn a_redrive_of_one_message_takes_no_conditions() {
     let server = Wire::start().await;
     server.done("CreateQueue", one_attempt()).await;

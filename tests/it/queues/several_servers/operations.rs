@@ -89,6 +89,32 @@ async fn an_operation_is_found_at_every_server_with_its_progress_and_its_end() {
 }
 
 #[tokio::test]
+async fn an_operation_is_in_the_list_of_every_server_with_its_progress_and_its_author() {
+    let store = SharedStore::new();
+    let [one, other] = two_servers(&store).await;
+    let asked = RedriveRequest { rate: 2, author: "Ann".into(), ..RedriveRequest::default() };
+    let begun = one.queues.redrive(caller(), &name("mail"), asked).await.expect("it begins");
+    let seen = async |server: &SharingServer| {
+        let page = server.queues.list_operations(&name("mail"), None, 10).await.expect("a list");
+        assert_eq!((page.operations.len(), page.next), (1, None));
+        page.operations.into_iter().next().expect("it is listed at once")
+    };
+    for server in [&one, &other] {
+        let shown = seen(server).await;
+        assert_eq!((&shown.id, &shown.state, &*shown.author.text), (&begun.id, &OperationState::Running, "Ann"));
+        assert_eq!((shown.began, shown.work.map(|work| work.rate)), (begun.began, Some(2)));
+    }
+    pass_until(&store, 5 * SECOND, "some progress is seen", async || seen(&other).await.done > 0).await;
+    one.driver.abandon().await;
+    pass_until(&store, 60 * SECOND, "it ends at the other server", async || {
+        seen(&other).await.state == OperationState::Done
+    })
+    .await;
+    let ended = seen(&other).await;
+    assert_eq!((ended.id, &*ended.author.text, errored(&other).await), (begun.id, "Ann", 0));
+}
+
+#[tokio::test]
 async fn an_operation_is_cancelled_from_another_server() {
     let store = SharedStore::new();
     let [one, other] = two_servers(&store).await;
