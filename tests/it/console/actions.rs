@@ -72,6 +72,96 @@ fn a_purge_redrive_and_discard_say_how_many_messages_they_took() {
     }
 }
 
+/// The rows of the operations on the page of a queue: their texts without markup.
+fn operation_rows(server: &Server, queue: &str) -> Vec<String> {
+    let page = get(server, &format!("/console/queue?name={queue}"), &[]).body;
+    let rows = page.split("data-testid=\"operation-row\"").skip(1);
+    let row = |rest: &str| {
+        let row = rest.split("</tr>").next().unwrap_or_default();
+        let texts = row.split('<').map(|part| part.split_once('>').map_or("", |(_, text)| text));
+        texts.filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
+    };
+    rows.map(row).collect()
+}
+
+#[test]
+fn operations_are_rows_of_the_page_of_their_queue_and_of_no_other() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    assert_eq!(operation_rows(&server, "mail"), Vec::<String>::new());
+    done(&server, "RedriveMessages", &json!({"queue": "mail", "dry_run": true}));
+    let fails = |id: &str| {
+        done(&server, "Enqueue", &json!({"queue": "mail", "message": {"messageId": id, "priority": "1"}}));
+        let lease = done(&server, "Dequeue", &json!({"queue": "mail"}))["leases"][0]["leaseToken"].clone();
+        done(&server, "Fail", &json!({"queue": "mail", "leaseToken": lease}));
+    };
+    (0..30).for_each(|number| fails(&format!("dead-{number}")));
+    let slow =
+        done(&server, "RedriveMessages", &json!({"queue": "mail", "rate": 1}))["operation"]["operationId"].clone();
+    let purge =
+        done(&server, "PurgeQueue", &json!({"queue": "mail", "filter": {"tenant": "acme"}}))["operation"].clone();
+    let rows = || operation_rows(&server, "mail");
+    assert!(eventually(WITHIN, || rows().first().is_some_and(|row| row.contains("took 11 messages"))), "{:?}", rows());
+    let rows = rows();
+    assert_eq!(rows.len(), 2, "the dry run is none: {rows:?}");
+    assert!(rows[0].starts_with("Purge invisible, pending · tenant=acme"), "{rows:?}");
+    assert!(rows[1].starts_with("Redrive errored · at most 1 a second") && rows[1].contains("of about 31"), "{rows:?}");
+    assert_eq!(operation_rows(&server, "odd%2Fname%3A50"), Vec::<String>::new());
+    // An id that somebody typed into the address of another queue says nothing there.
+    let id = purge["operationId"].as_str().expect("an id");
+    let notice = |queue: &str| {
+        let page = get(&server, &format!("/console/queue?name={queue}&started=purge&operation={id}"), &[]).body;
+        page.contains("It took 11 messages.")
+    };
+    assert_eq!([notice("mail"), notice("odd%2Fname%3A50")], [true, false]);
+    done(&server, "CancelOperation", &json!({"operationId": slow}));
+    assert!(operation_rows(&server, "mail")[1].contains("stopped after"), "{:?}", operation_rows(&server, "mail"));
+}
+
+#[test]
+fn the_dead_letters_of_one_error_are_redriven_and_discarded_by_its_buttons() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    for (id, signature) in [("a", "time out <5 s>"), ("b", "time out <5 s>"), ("c", "gone"), ("d", "")] {
+        done(&server, "Enqueue", &json!({"queue": "mail", "message": {"messageId": id, "priority": "1"}}));
+        let lease = done(&server, "Dequeue", &json!({"queue": "mail"}))["leases"][0]["leaseToken"].clone();
+        let error = json!({"signature": signature, "text": "no answer"});
+        let error = if signature.is_empty() { Value::Null } else { error };
+        done(&server, "Fail", &json!({"queue": "mail", "leaseToken": lease, "error": error}));
+    }
+    let groups = || get(&server, "/console/queue?name=mail", &[]).body;
+    let button = |act: &str, signature: &str| format!("href=\"act?do={act}&amp;queue=mail&amp;signature={signature}\"");
+    let smtp = button("redrive", "SmtpDown");
+    assert!(eventually(WITHIN, || groups().matches("data-testid=\"error-group\"").count() == 4), "{}", groups());
+    let page = groups();
+    assert!(page.contains(&smtp) && page.contains(&button("discard", "gone")), "{page}");
+    assert_eq!(page.matches("&amp;signature=").count(), 6, "failures without a signature have no buttons: {page}");
+
+    let act = |place: &str, more: &str| {
+        let page = get(&server, &format!("/console/act?{place}"), &[]).body;
+        let signature = hidden(&page, "signature").replace("&lt;", "%3C").replace("&gt;", "%3E").replace(' ', "+");
+        let count = text_of(&page, "confirm-count").to_owned();
+        let answer = post(&server, &form(&page, &format!("signature={signature}&reason=test&{more}")), &[]);
+        assert_eq!(answer.status, 303, "{place}: {}", answer.body);
+        (count, page)
+    };
+    let timed_out = "queue=mail&signature=time+out+%3C5+s%3E";
+    let (count, page) = act(&format!("do=redrive&{timed_out}"), "");
+    assert_eq!(count, "2");
+    assert!(
+        page.contains("dlq redrive -q mail --error-signature &#39;time out &lt;5 s&gt;&#39; --reason TEXT"),
+        "{page}"
+    );
+    assert!(eventually(WITHIN, || depth(&server) == ["13", "3", "0"].map(str::to_owned)), "{:?}", depth(&server));
+    let (count, _) = act("do=discard&queue=mail&signature=gone", "typed=mail");
+    assert_eq!(count, "1");
+    assert!(eventually(WITHIN, || depth(&server) == ["13", "2", "0"].map(str::to_owned)), "{:?}", depth(&server));
+    let errored = done(&server, "ListMessages", &json!({"queue": "mail", "state": "ERRORED"}));
+    let ids: Vec<&str> =
+        errored["messages"].as_array().expect("a list").iter().filter_map(|m| m["messageId"].as_str()).collect();
+    assert_eq!(ids, ["m0", "d"], "those of other errors stay");
+}
+
 #[test]
 fn every_action_does_what_its_page_says() {
     let data = tempfile::tempdir().expect("a temporary directory");

@@ -22,7 +22,8 @@ use tallystone_domain::access::AccessRole;
 use tallystone_domain::limits::CONSOLE_TOKEN_BYTES_MAX;
 use tallystone_proto::queue::v1 as pb;
 
-use kind::{ACTS, ConsoleAct, method};
+pub use kind::OVER;
+use kind::{ACTS, ActScope, ConsoleAct, method};
 pub use outcome::{done, progress};
 pub use posted::PostedForms;
 use posted::{FormEnd, PostedForm};
@@ -42,6 +43,15 @@ pub fn of_queue(calls: &ConsoleCalls, queue: &str) -> Vec<(ActionLink, Option<Ac
     acts.map(link).collect()
 }
 
+/// The links that redrive and discard the dead letters of one error, each with the role that the caller lacks for it.
+pub fn of_error(calls: &ConsoleCalls, queue: &str, signature: &str) -> [(ActionLink, Option<AccessRole>); 2] {
+    let offer = |act: ConsoleAct, name, text, class| {
+        let href = link("act", &[("do", name), ("queue", queue), ("signature", signature)]);
+        (ActionLink { href, text, class, enabled: true, current: false }, act.lacks(calls, queue))
+    };
+    [offer(ConsoleAct::Redrive, "redrive", "Redrive", ""), offer(ConsoleAct::Discard, "discard", "Discard", "danger")]
+}
+
 /// The role that the caller lacks to cancel messages.
 pub fn cancel_lacks(calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
     ConsoleAct::Cancel.lacks(calls, queue)
@@ -55,7 +65,8 @@ pub fn off_without(role: AccessRole) -> String {
 /// The page that says what an act would do.
 pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForms) -> Result<Page, PageFailure> {
     let (act, name, text) = ConsoleAct::of(query)?;
-    let queue = query.text("queue");
+    let scope = ActScope::of(query)?;
+    let queue = scope.queue;
     if let Some(role) = act.lacks(calls, queue) {
         let why = format!("{text} needs the role {role}, which no grant of your key allows on this queue.");
         return Err(Status::permission_denied(why).into());
@@ -63,25 +74,25 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
     let (get_queue, get_depth) = (method("GetQueue"), method("GetDepth"));
     let of_queue = pb::GetQueueRequest { queue: queue.to_owned() };
     let of_depth = pb::GetDepthRequest { queue: queue.to_owned(), ..Default::default() };
-    let (read, depth) = tokio::join!(
+    let (read, depth, of_error) = tokio::join!(
         calls.ask::<pb::GetQueueResponse>(&get_queue, &of_queue),
-        calls.ask::<pb::GetDepthResponse>(&get_depth, &of_depth)
+        calls.ask::<pb::GetDepthResponse>(&get_depth, &of_depth),
+        count_of_error(calls, &scope)
     );
     let (found, depth) = (read?.queue.unwrap_or_default(), depth?);
     let mut page = Page::of_queue(queue, text);
     page.age = Some(calls.live_age());
-    page.lead = act.effect().to_owned();
-    let count = whole(act.count(&depth));
+    page.lead = act.effect(&scope).to_owned();
+    let count = whole(of_error.unwrap_or_else(|| act.count(&depth, &scope)));
     let fact = |label, value: String| Fact { label, value, ..Fact::default() };
-    let facts = vec![
-        fact("Queue", queue.to_owned()),
-        Fact {
-            testid: "confirm-count",
-            hint: act.counted().to_owned(),
-            class: if act.destroys() { "bad" } else { "" },
-            ..fact("Messages concerned", count)
-        },
-    ];
+    let is_bound = !scope.signature.is_empty() && of_error.is_none();
+    let hint = if is_bound { "at most: those of all errors" } else { act.counted() };
+    let class = if act.destroys() { "bad" } else { "" };
+    let concerned = Fact { testid: "confirm-count", hint: hint.to_owned(), class, ..fact("Messages concerned", count) };
+    let of_state = Some(scope.state_name()).filter(|state| !state.is_empty()).map(|state| ("State", state));
+    let of_error = Some(scope.signature).filter(|signature| !signature.is_empty()).map(|error| ("Error", error));
+    let selected = of_state.into_iter().chain(of_error).map(|(label, value)| fact(label, value.to_owned()));
+    let facts = [fact("Queue", queue.to_owned())].into_iter().chain(selected).chain([concerned]).collect();
     let hidden = |name, value: &str| FormField { name, value: value.to_owned(), hidden: true, ..FormField::default() };
     let asked = |label: &str, name| FormField { label: label.to_owned(), name, required: true, ..FormField::default() };
     let token = forms.token(calls);
@@ -93,6 +104,8 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
         hidden("id", query.text("id")),
         hidden("token", &token),
     ];
+    let narrowed = [("signature", scope.signature), ("state", scope.state_name())];
+    fields.extend(narrowed.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| hidden(name, value)));
     if act == ConsoleAct::Limit {
         fields.push(asked("Exclusivity value", "value"));
         fields.push(asked("Most messages leased at once", "limit"));
@@ -108,10 +121,21 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
     page.sections.push(Section { facts, class: "plain", action, ..Section::default() });
     page.sections.push(Section {
         title: "The equal command".to_owned(),
-        code: calls.shell.with_hint(&act.command(query)),
+        code: calls.shell.with_hint(&act.command(&scope)),
         ..Section::default()
     });
     Ok(page)
+}
+
+/// How many dead letters of one error there are; none where that is not asked, or not known in the time of a page.
+async fn count_of_error(calls: &ConsoleCalls, scope: &ActScope<'_>) -> Option<i64> {
+    if scope.signature.is_empty() {
+        return None;
+    }
+    let (queue, error_signature) = (scope.queue.to_owned(), scope.signature.to_owned());
+    let request = pb::RedriveMessagesRequest { queue, error_signature, dry_run: true, ..Default::default() };
+    let counted = calls.ask::<pb::RedriveMessagesResponse>(&method("RedriveMessages"), &request).await;
+    counted.ok()?.operation.map(|operation| operation.done)
 }
 
 /// Does what a form says, once. Returns the place of the page that follows.
@@ -190,6 +214,7 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
     let text = |name: &str| form.text(name).to_owned();
     let (queue, reason, request_token, queue_id) = (text("queue"), text("reason"), text("token"), text("queue_id"));
     let settings = pb::Queue { name: queue.clone(), etag: text("etag"), ..Default::default() };
+    let (scope, error_signature) = (ActScope::of(form)?, text("signature"));
     match act {
         ConsoleAct::BlockDequeue => {
             let settings =
@@ -206,18 +231,32 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
             update(calls, act, settings, reason).await?;
         }
         ConsoleAct::Purge => {
-            let request = pb::PurgeQueueRequest { queue, request_token, queue_id, ..Default::default() };
+            let request = pb::PurgeQueueRequest {
+                queue,
+                request_token,
+                queue_id,
+                states: scope.over.into_iter().map(i32::from).collect(),
+                ..Default::default()
+            };
             let answer: pb::PurgeQueueResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }
         ConsoleAct::Redrive => {
-            let request = pb::RedriveMessagesRequest { queue, request_token, queue_id, ..Default::default() };
+            let request =
+                pb::RedriveMessagesRequest { queue, error_signature, request_token, queue_id, ..Default::default() };
             let answer: pb::RedriveMessagesResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }
         ConsoleAct::Discard => {
-            let request =
-                pb::DiscardMessagesRequest { queue, request_token, queue_id, all: true, ..Default::default() };
+            let all = error_signature.is_empty();
+            let request = pb::DiscardMessagesRequest {
+                queue,
+                error_signature,
+                request_token,
+                queue_id,
+                all,
+                ..Default::default()
+            };
             let answer: pb::DiscardMessagesResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }

@@ -18,7 +18,7 @@ use tonic::body::Body;
 use tonic::{Code, Status};
 
 use super::ask::ConsoleCalls;
-use super::pages::{overview, queue};
+use super::pages::{operations, overview, queue};
 use super::query::PageQuery;
 use super::view::Section;
 use super::{render, text, words};
@@ -118,11 +118,15 @@ impl LiveStream {
             let rows = read.listed.queues.iter().map(|row| (row.queue.clone(), numbers(row))).collect();
             return Ok(LiveReading { as_of, server_time: read.listed.server_time, page, rows, parts });
         }
-        let read = queue::activity(&self.calls, name).await?;
+        let (read, running) = tokio::join!(queue::activity(&self.calls, name), operations::read(&self.calls, name));
+        let read = read?;
         let activity = read.activity.unwrap_or_default();
         let mut page = numbers(&activity);
         page.insert("lead", queue::verdict(&activity));
-        let parts = marked(queue::parts(&self.calls, &activity, self.read_only));
+        let of_page = queue::parts(&self.calls, &activity, self.read_only);
+        // A page keeps the operations that it knows while they are not answered.
+        let running = running.ok().map(|running| operations::section(name, Ok(running)));
+        let parts = marked(of_page.into_iter().chain(running));
         let rows = BTreeMap::new();
         Ok(LiveReading { as_of: activity.as_of, server_time: read.server_time, page, rows, parts })
     }

@@ -53,6 +53,8 @@ struct Html {
     written: String,
     /// The time of the page in milliseconds since 1970, from which ages count; none where it has no ages.
     now: Option<i64>,
+    /// Whether it is a part for a page that scripts keep up to date. They write its ages.
+    is_live: bool,
 }
 
 impl Html {
@@ -98,7 +100,7 @@ impl Html {
 
 /// The whole page.
 pub fn page(page: &Page) -> String {
-    let mut html = Html { written: String::new(), now: page.now };
+    let mut html = Html { now: page.now, ..Html::default() };
     head(&mut html, page);
     bar(&mut html, page);
     html.raw("<main id=\"content\" tabindex=\"-1\"");
@@ -195,7 +197,7 @@ fn age(html: &mut Html, chip: &AgeChip) {
 
 /// What is inside a section, for live updates.
 pub fn part(section: &Section) -> String {
-    let mut html = Html::default();
+    let mut html = Html { is_live: true, ..Html::default() };
     content(&mut html, section);
     html.written
 }
@@ -283,6 +285,8 @@ fn dated(html: &mut Html, at: Option<&WireTimestamp>) {
     if let (Some(at), Some(now)) = (at, html.now) {
         html.raw(" ");
         html.element("span", &[("class", "ago")], &words::ago(words::millis(at), now));
+    } else if at.is_some() && html.is_live {
+        html.raw(" <span class=\"ago\"></span>");
     }
 }
 
@@ -402,7 +406,9 @@ fn table(html: &mut Html, view: &TableView) {
 }
 
 fn row(html: &mut Html, row: &TableRow) {
-    html.open("tr", &[("data-testid", row.testid), ("data-queue", &row.queue), ("data-arm", &row.arm)]);
+    let attributes =
+        [("data-testid", row.testid), ("data-key", &*row.key), ("data-queue", &row.queue), ("data-arm", &row.arm)];
+    html.open("tr", &attributes);
     row.cells.iter().for_each(|one| cell(html, one));
     html.raw("</tr>\n");
 }
@@ -422,6 +428,11 @@ fn cell(html: &mut Html, cell: &TableCell) {
         if let Some(line) = &cell.sparkline {
             drawings::sparkline(html, line);
         }
+        if let Some((done, total)) = cell.progress {
+            let (value, max) = (done.to_string(), total.max(done).max(1).to_string());
+            html.element("progress", &[("value", &value), ("max", &max), ("aria-label", cell.label)], "");
+        }
+        cell.buttons.iter().for_each(|link| button(html, link));
         html.raw("</span>");
     } else {
         html.element("a", &[("href", &cell.href)], &cell.text);

@@ -181,6 +181,8 @@ pub struct ColumnHead {
 #[derive(Default)]
 pub struct TableRow {
     pub testid: &'static str,
+    /// Its name within its table, by which live updates know it; empty for none.
+    pub key: String,
     pub queue: String,
     pub arm: String,
     pub cells: Vec<TableCell>,
@@ -199,6 +201,10 @@ pub struct TableCell {
     pub class: &'static str,
     pub interval: Option<IntervalMark>,
     pub sparkline: Option<Sparkline>,
+    /// What is done so far, and what is to do in all.
+    pub progress: Option<(i64, i64)>,
+    /// What may be done with the row.
+    pub buttons: Vec<ActionLink>,
 }
 
 /// A line over the last hour that fits into a cell.
@@ -333,7 +339,8 @@ impl PageFailure {
     /// The page of an action that was not done. It leads to its form, which has a new token.
     pub fn of_action(self, form: &PageQuery) -> Page {
         let known = |name| (name, form.text(name));
-        let href = link("act", &[known("do"), known("queue"), known("id")]);
+        let parts = ["do", "queue", "id", "signature", "state"].map(known);
+        let href = link("act", &parts);
         let heading = if self.status == StatusCode::BAD_REQUEST { "Nothing was done" } else { self.heading };
         let mut page = Self { heading, ..self }.page();
         let again = ActionLink { href, text: "Open the form again", enabled: true, ..ActionLink::default() };

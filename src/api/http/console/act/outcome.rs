@@ -36,6 +36,10 @@ pub async fn progress(calls: &ConsoleCalls, query: &PageQuery) -> Option<String>
     let read = calls.ask::<pb::GetOperationResponse>(GET_OPERATION, &request).await;
     // The caller may not be allowed to read it, and it may be forgotten.
     let Some(operation) = read.ok().and_then(|read| read.operation) else { return Some(said) };
+    // What somebody typed into the address is of no concern here.
+    if operation.queue != query.text("name") {
+        return None;
+    }
     Some(match operation.state() {
         pb::OperationState::Done => took(&operation.kind, operation.done),
         pb::OperationState::Unspecified | pb::OperationState::Running => {

@@ -22,11 +22,14 @@
     const part = Object.fromEntries(clock.formatToParts(millis).map(({ type, value }) => [type, value]));
     return `${part.year}-${part.month}-${part.day} ${part.hour}:${part.minute}:${part.second} ${part.timeZoneName}`;
   };
-  for (const one of document.querySelectorAll("time")) {
-    one.title = one.textContent;
-    one.textContent = local(Date.parse(one.dateTime));
-  }
-  const ages = [...document.querySelectorAll("time + .ago")];
+  const localize = (scope) => {
+    for (const one of scope.querySelectorAll("time")) {
+      one.title = one.textContent;
+      one.textContent = local(Date.parse(one.dateTime));
+    }
+  };
+  localize(document);
+  let ages = [...document.querySelectorAll("time + .ago")];
 
   // Ages tick by the server's clock.
   const chip = document.querySelector('[data-testid="age"]');
@@ -114,6 +117,7 @@
     if (!part) return;
     const fresh = document.createElement("template");
     fresh.innerHTML = markup;
+    localize(fresh.content);
     const focused = document.activeElement;
     morphChildren(part, fresh.content);
     // A row that moved has lost the focus.
@@ -127,6 +131,8 @@
       if (chip) { chip.dataset.asOf = news.asOf ?? ""; chip.dataset.serverTime = news.serverTime; tick(); }
       put(main, news.page);
       for (const [name, markup] of Object.entries(news.parts)) putPart(name, markup);
+      ages = [...document.querySelectorAll("time + .ago")];
+      tick();
       // Rows keep their places. Those that come to the page wait for the next load, and of those that left it no number is
       // known any more.
       for (const row of document.querySelectorAll("tr[data-queue]")) {

@@ -5,12 +5,13 @@ use tonic::Status;
 
 use super::methods::LIST_COUNTERS;
 use super::queue_counts::{DatedCounts, QUEUE_COUNTERS, queue_counts};
+use crate::http::console::act;
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::link;
-use crate::http::console::view::{ActionLink, NoteTime, Section, TableRow, TableView, cell, heads, number};
-use crate::http::console::words::count;
+use crate::http::console::view::{ActionLink, NoteTime, Section, TableCell, TableRow, TableView, cell, heads, number};
+use crate::http::console::words::{UNKNOWN, count};
 use tallystone_domain::queue::QueueName;
-use tallystone_domain::queue::counter_names::{counter_name, unescaped};
+use tallystone_domain::queue::counter_names::{CountedValue, counter_name, pair_text, unescaped};
 use tallystone_proto::counter::v1 as pb;
 
 /// The signatures that are shown.
@@ -18,9 +19,11 @@ const ROWS: usize = 10;
 /// The signatures among which the most frequent ones are found.
 const LISTED: i32 = 1_000;
 const FAILED: &str = "failed~error=";
+/// The key of signatures in the names of counters.
+const ERROR_KEY: &str = "error";
 
-/// The section, which is left out of the page of a queue without errors.
-pub async fn section(calls: &ConsoleCalls, queue: &str) -> Section {
+/// The section, which is left out of the page of a queue without errors. Where actions are off, its groups have none.
+pub async fn section(calls: &ConsoleCalls, queue: &str, may_act: bool) -> Section {
     let mut section = Section::default();
     let Ok(name) = QueueName::new(queue) else { return section };
     match groups(calls, &name).await {
@@ -28,7 +31,8 @@ pub async fn section(calls: &ConsoleCalls, queue: &str) -> Section {
         Ok((rows, as_of)) => {
             section.note = "since the queue was created".to_owned();
             section.note_time = Some(NoteTime(as_of));
-            let columns = heads(&["Signature", "#Failed attempts", "#Out of attempts"]);
+            let columns = heads(&["Signature", "#Failed attempts", "#Out of attempts", "Dead letters"]);
+            let rows = rows.into_iter().map(|group| row(calls, queue, group, may_act)).collect();
             section.table = Some(TableView { columns, rows });
             let href = link("messages", &[("queue", queue), ("state", "errored")]);
             section.links = vec![ActionLink { href, text: "Errored messages", enabled: true, ..ActionLink::default() }];
@@ -38,8 +42,39 @@ pub async fn section(calls: &ConsoleCalls, queue: &str) -> Section {
     Section { title: "Errors".to_owned(), ..section }
 }
 
-/// A row for each of the most frequent signatures, and their age.
-async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<(Vec<TableRow>, Option<Timestamp>), Status> {
+/// The failures of one signature.
+struct ErrorGroup {
+    /// The signature as the names of counters have it.
+    written: String,
+    tried: Option<i64>,
+    ended: Option<i64>,
+}
+
+impl ErrorGroup {
+    /// Its signature as workers sent it; none for failures without one, and where the name has only its beginning.
+    fn signature(&self) -> Option<String> {
+        let signature = unescaped(&self.written);
+        let own = CountedValue::Own(signature.as_str().into());
+        (pair_text(ERROR_KEY, &own) == format!("{ERROR_KEY}={}", self.written)).then_some(signature)
+    }
+}
+
+fn row(calls: &ConsoleCalls, queue: &str, group: ErrorGroup, may_act: bool) -> TableRow {
+    let acts = group.signature().filter(|_| may_act).map(|signature| act::of_error(calls, queue, &signature));
+    let acts = acts.into_iter().flatten().filter(|(_, lacked)| lacked.is_none());
+    let buttons: Vec<ActionLink> = acts.map(|(link, _)| link).collect();
+    let text = if buttons.is_empty() { UNKNOWN } else { "" };
+    let cells = vec![
+        cell("Signature", unescaped(&group.written)),
+        number("Failed attempts", count(group.tried)),
+        number("Out of attempts", count(group.ended)),
+        TableCell { buttons, class: "row-acts", ..cell("Dead letters", text) },
+    ];
+    TableRow { testid: "error-group", cells, ..TableRow::default() }
+}
+
+/// The most frequent signatures, and their age.
+async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<(Vec<ErrorGroup>, Option<Timestamp>), Status> {
     let prefix = counter_name(queue, FAILED);
     let request = pb::ListCountersRequest {
         namespace: QUEUE_COUNTERS.to_owned(),
@@ -59,13 +94,27 @@ async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<(Vec<TableRow
     let names = failed.iter().map(|summary| summary.counter_name.clone()).chain(errored);
     let DatedCounts { counts: mut tries, as_of } = queue_counts(calls, names.collect()).await?;
     let ends = tries.split_off(failed.len().min(tries.len()));
-    let row = |(summary, (tried, ended)): (&pb::CounterSummary, (Option<i64>, Option<i64>))| {
-        let cells = vec![
-            cell("Signature", unescaped(&signature(summary))),
-            number("Failed attempts", count(tried)),
-            number("Out of attempts", count(ended)),
-        ];
-        TableRow { testid: "error-group", cells, ..TableRow::default() }
+    let group = |(summary, (tried, ended)): (&pb::CounterSummary, (Option<i64>, Option<i64>))| ErrorGroup {
+        written: signature(summary),
+        tried,
+        ended,
     };
-    Ok((failed.iter().zip(tries.into_iter().zip(ends)).map(row).collect(), as_of))
+    Ok((failed.iter().zip(tries.into_iter().zip(ends)).map(group).collect(), as_of))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_has_actions_only_if_its_signature_is_known_in_full() {
+        let of = |written: &str| ErrorGroup { written: written.to_owned(), tried: None, ended: None }.signature();
+        assert_eq!(of("SmtpDown").as_deref(), Some("SmtpDown"));
+        let odd = "time out <50%> ~none";
+        let pair = pair_text(ERROR_KEY, &CountedValue::Own(odd.into()));
+        assert_eq!(of(pair.trim_start_matches("error=")).as_deref(), Some(odd));
+        for other in [CountedValue::None, CountedValue::Other, CountedValue::Own("long ".repeat(40).into())] {
+            assert_eq!(of(pair_text(ERROR_KEY, &other).trim_start_matches("error=")), None, "{other:?}");
+        }
+    }
 }

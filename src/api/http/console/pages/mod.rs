@@ -10,6 +10,7 @@ pub mod experiments;
 pub mod health;
 mod looks;
 pub mod messages;
+pub mod operations;
 pub mod overview;
 pub mod queue;
 mod queue_counts;
@@ -23,6 +24,7 @@ mod methods {
     pub const GET_QUEUE: &str = "tallystone.queue.v1.QueueService/GetQueue";
     pub const LIST_QUEUE_CHANGES: &str = "tallystone.queue.v1.QueueService/ListQueueChanges";
     pub const EXPLAIN_QUEUE: &str = "tallystone.queue.v1.QueueService/ExplainQueue";
+    pub const LIST_OPERATIONS: &str = "tallystone.queue.v1.QueueService/ListOperations";
     pub const LIST_SESSIONS: &str = "tallystone.queue.v1.QueueService/ListSessions";
     pub const LIST_MESSAGES: &str = "tallystone.queue.v1.QueueService/ListMessages";
     pub const EXPLAIN_MESSAGE: &str = "tallystone.queue.v1.QueueService/ExplainMessage";

@@ -3,11 +3,11 @@
 use tonic::Status;
 
 use super::chart::{self, DrawnCounter};
-use super::errors;
 use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_QUEUE, LIST_SESSIONS};
 use super::overview::{ATTENTION_PART, QueueNumber, attention_row, away_part, numbers};
 use super::queue_counts::QUEUE_COUNTERS;
 use super::times;
+use super::{errors, operations};
 use crate::http::console::act;
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::query::{PageQuery, link};
@@ -31,12 +31,15 @@ pub async fn activity(calls: &ConsoleCalls, queue: &str) -> Result<pb::GetQueueA
 pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> Result<Page, PageFailure> {
     let name = query.text("name");
     // At once, so that a store that does not answer holds the page up once.
-    let (read, done, flow, times, errors, explained, workers, settings) = tokio::join!(
+    let is_away = calls.queues_away().is_some();
+    let off = why_off(read_only, is_away);
+    let (read, done, running, flow, times, errors, explained, workers, settings) = tokio::join!(
         activity(calls, name),
         act::progress(calls, query),
+        operations::read(calls, name),
         flow(calls, query),
         times::sections(calls, name),
-        errors::section(calls, name),
+        errors::section(calls, name, off.is_empty()),
         explained(calls, name),
         workers(calls, name),
         settings(calls, name)
@@ -45,7 +48,6 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     let activity = read.activity.unwrap_or_default();
     let mut page = Page::new("./", name);
     page.crumbs.push(crate::http::console::view::TextLink { href: "./".to_owned(), text: "Queues".to_owned() });
-    let is_away = calls.queues_away().is_some();
     page.age = Some(AgeChip::of("store totals", activity.as_of.as_ref(), read.server_time.as_ref(), is_away));
     page.live = Some(link("live", &[("name", name)]));
     page.lead = verdict(&activity);
@@ -60,6 +62,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
         Fact { label, value, hint: hint.to_owned(), testid, live, class, ..Fact::default() }
     });
     page.sections.push(Section { facts: facts.collect(), links: message_links(name), ..Section::default() });
+    page.sections.push(operations::section(name, running));
     page.sections.push(flow);
     page.sections.extend(times);
     page.sections.extend([errors, explained, workers, settings]);
