@@ -38,6 +38,8 @@ pub const CONSOLE_STREAMS_MAX: usize = 256;
 pub const CONSOLE_FORMS_MAX: usize = 1_000;
 /// The longest form of the console, in bytes.
 pub const CONSOLE_FORM_BYTES_MAX: usize = 64 * 1024;
+/// The most messages of which one form of the console disposes: those of a page.
+pub const CONSOLE_SELECTED_MAX: usize = 50;
 /// The longest token of a form of the console, in bytes.
 pub const CONSOLE_TOKEN_BYTES_MAX: usize = 64;
 /// The admin actions that a server without a directory remembers.

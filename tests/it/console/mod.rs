@@ -13,6 +13,7 @@ mod many;
 mod pages;
 mod payloads;
 mod rare_states;
+mod selections;
 mod sign_in;
 mod streams;
 

@@ -7,6 +7,7 @@
 mod kind;
 mod outcome;
 mod posted;
+mod selection;
 
 use std::time::Duration;
 
@@ -27,6 +28,7 @@ use kind::{ACTS, ActScope, ConsoleAct, method};
 pub use outcome::{done, progress};
 pub use posted::PostedForms;
 use posted::{FormEnd, PostedForm};
+pub use selection::{SelectedAct, buttons};
 
 /// How long an action may take.
 const ACT_WAIT: Duration = Duration::from_secs(10);
@@ -64,6 +66,9 @@ pub fn off_without(role: AccessRole) -> String {
 
 /// The page that says what an act would do.
 pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForms) -> Result<Page, PageFailure> {
+    if let Some(act) = SelectedAct::of(query) {
+        return selection::confirm(calls, (act, query), forms);
+    }
     let (act, name, text) = ConsoleAct::of(query)?;
     let scope = ActScope::of(query)?;
     let queue = scope.queue;
@@ -140,6 +145,9 @@ async fn count_of_error(calls: &ConsoleCalls, scope: &ActScope<'_>) -> Option<i6
 
 /// Does what a form says, once. Returns the place of the page that follows.
 pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForms) -> Result<String, PageFailure> {
+    if let Some(act) = SelectedAct::of(form) {
+        return selection::perform(calls, (act, form), posted).await;
+    }
     let (act, name, _) = ConsoleAct::of(form)?;
     let queue = form.text("queue");
     let (reason, token) = reason_and_token(form)?;
@@ -153,7 +161,7 @@ pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForm
         posted.forget(token);
     }
     let (end, (detail, value)) = match ended? {
-        FormEnd::Done => ("done", ("", String::new())),
+        FormEnd::Done | FormEnd::Selected { .. } => ("done", ("", String::new())),
         FormEnd::Took(messages) => ("done", ("messages", messages.to_string())),
         FormEnd::Started(operation) => ("started", ("operation", operation)),
     };

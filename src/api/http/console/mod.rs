@@ -190,7 +190,7 @@ impl Console {
         match place {
             "" => pages::overview::page(calls, query).await,
             "queue" => pages::queue::page(calls, query, read_only).await,
-            "messages" => pages::messages::list(calls, query).await,
+            "messages" => pages::messages::list(calls, query, (&self.forms, read_only)).await,
             "message" => {
                 let offers = MessageOffers { may_cancel: !read_only, may_show: show_payloads };
                 pages::messages::one(calls, query, offers).await

@@ -34,6 +34,11 @@ impl PageQuery {
     pub fn text(&self, name: &str) -> &str {
         self.0.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
     }
+
+    /// All values of a name, in their order.
+    pub fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
+        self.0.iter().filter(move |(known, _)| known == name).map(|(_, value)| value.as_str())
+    }
 }
 
 /// A link to a page with a query. Pairs with an empty value are left out.

@@ -1,6 +1,7 @@
 //! A page as HTML. Everything that is shown passes through `escaped`, here and nowhere else.
 
 mod drawings;
+mod forms;
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -8,8 +9,8 @@ use std::fmt::Write as _;
 use prost_types::Timestamp as WireTimestamp;
 
 use super::view::{
-    ActionForm, ActionLink, AgeChip, AttentionRow, Fact, FilterForm, FormField, NoteTime, Page, PageNotice, Section,
-    TableCell, TableRow, TableView,
+    ActionLink, AgeChip, AttentionRow, Fact, NoteTime, Page, PageNotice, RowPick, Section, TableCell, TableRow,
+    TableView,
 };
 use super::words::{self, next_link};
 use crate::unseen::is_unseen;
@@ -19,7 +20,7 @@ const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" w
                      stroke-width=\"2\" stroke-linecap=\"round\"/></svg><span>Tallystone</span></a>";
 
 /// What `?` shows where scripts run.
-const KEYS: &str = "<p id=\"keys\" hidden>Keys: <kbd>/</kbd> filter, <kbd>j</kbd> <kbd>k</kbd> rows, <kbd>p</kbd> pause, \
+const KEYS: &str = "<p id=\"keys\" hidden>Keys: <kbd>/</kbd> filter, <kbd>j</kbd> <kbd>k</kbd> rows, <kbd>x</kbd> selects a row, <kbd>p</kbd> pause, \
                     <kbd>t</kbd> theme, <kbd>g</kbd> and <kbd>o</kbd> queues, <kbd>c</kbd> counters, <kbd>e</kbd> experiments, \
                     <kbd>h</kbd> health, <kbd>a</kbd> audit</p>";
 
@@ -238,10 +239,16 @@ fn content(html: &mut Html, section: &Section) {
         drawings::chart(html, view);
     }
     if let Some(form) = &section.filter {
-        filter(html, form);
+        forms::filter(html, form);
+    }
+    if let Some(form) = &section.selection {
+        forms::open_selection(html, form);
     }
     if let Some(view) = &section.table {
         table(html, view);
+    }
+    if let Some(form) = &section.selection {
+        forms::close_selection(html, form);
     }
     if !section.empty.is_empty() {
         html.open("p", &[("class", "empty"), ("data-testid", "empty")]);
@@ -259,7 +266,7 @@ fn content(html: &mut Html, section: &Section) {
         html.raw("</pre>");
     }
     if let Some(form) = &section.action {
-        action(html, form);
+        forms::action(html, form);
     }
     if !section.links.is_empty() {
         html.raw("<p class=\"links\">");
@@ -355,39 +362,6 @@ fn fact(html: &mut Html, fact: &Fact) {
     html.raw("</div>");
 }
 
-/// A field that is sent without being shown, with its value even if it is empty.
-fn hidden(html: &mut Html, field: &FormField) {
-    let _ = write!(html.written, "<input type=\"hidden\" name=\"{}\" value=\"{}\">", field.name, escaped(&field.value));
-}
-
-fn filter(html: &mut Html, form: &FilterForm) {
-    html.open("form", &[("class", "filter"), ("method", "get"), ("action", form.action)]);
-    for field in &form.fields {
-        if field.hidden {
-            hidden(html, field);
-            continue;
-        }
-        html.raw("<label>");
-        html.text(&field.label);
-        if field.options.is_empty() {
-            html.open(
-                "input",
-                &[("type", "search"), ("name", field.name), ("value", &field.value), ("autocomplete", "off")],
-            );
-        } else {
-            html.open("select", &[("name", field.name)]);
-            for option in &field.options {
-                let selected = if option.selected { "selected" } else { "" };
-                html.element("option", &[("value", option.value), ("selected", selected)], option.text);
-            }
-            html.raw("</select>");
-        }
-        html.raw("</label>");
-    }
-    html.element("button", &[("type", "submit")], form.submit);
-    html.raw("</form>");
-}
-
 fn table(html: &mut Html, view: &TableView) {
     html.raw("<div class=\"table\"><table><thead><tr>");
     for column in &view.columns {
@@ -409,12 +383,17 @@ fn row(html: &mut Html, row: &TableRow) {
     let attributes =
         [("data-testid", row.testid), ("data-key", &*row.key), ("data-queue", &row.queue), ("data-arm", &row.arm)];
     html.open("tr", &attributes);
-    row.cells.iter().for_each(|one| cell(html, one));
+    for (place, one) in row.cells.iter().enumerate() {
+        cell(html, one, row.pick.as_ref().filter(|_| place == 0));
+    }
     html.raw("</tr>\n");
 }
 
-fn cell(html: &mut Html, cell: &TableCell) {
+fn cell(html: &mut Html, cell: &TableCell, selects: Option<&RowPick>) {
     html.open("td", &[("data-label", cell.label), ("class", if cell.number { "num" } else { "" })]);
+    if let Some(selects) = selects {
+        forms::pick(html, selects);
+    }
     if cell.href.is_empty() {
         let attributes = [("data-testid", cell.testid), ("data-live", cell.live), ("class", cell.class)];
         html.open("span", &attributes);
@@ -438,37 +417,6 @@ fn cell(html: &mut Html, cell: &TableCell) {
         html.element("a", &[("href", &cell.href)], &cell.text);
     }
     html.raw("</td>");
-}
-
-fn action(html: &mut Html, form: &ActionForm) {
-    html.open("form", &[("class", "act"), ("method", "post"), ("action", form.action)]);
-    for field in &form.fields {
-        if field.hidden {
-            hidden(html, field);
-            continue;
-        }
-        html.raw("<label>");
-        html.element("span", &[], &field.label);
-        let required = if field.required { "required" } else { "" };
-        let kind = if field.secret { "password" } else { "" };
-        html.open(
-            "input",
-            &[
-                ("type", kind),
-                ("name", field.name),
-                ("value", &field.value),
-                ("autocomplete", "off"),
-                ("required", required),
-            ],
-        );
-        html.raw("</label>");
-    }
-    html.raw("<div class=\"act-row\">");
-    html.element("button", &[("type", "submit"), ("class", form.class), ("data-testid", form.testid)], &form.submit);
-    if !form.back.is_empty() {
-        html.element("a", &[("href", &form.back)], "Cancel");
-    }
-    html.raw("</div></form>");
 }
 
 fn button(html: &mut Html, link: &ActionLink) {

@@ -81,6 +81,8 @@ pub struct Section {
     pub facts: Vec<Fact>,
     pub chart: Option<ChartView>,
     pub filter: Option<FilterForm>,
+    /// What may be done with rows of the table that are selected.
+    pub selection: Option<SelectionForm>,
     pub table: Option<TableView>,
     pub empty: String,
     /// Paragraphs, in which backticks mark code.
@@ -185,7 +187,27 @@ pub struct TableRow {
     pub key: String,
     pub queue: String,
     pub arm: String,
+    /// How it is selected; none where rows are not.
+    pub pick: Option<RowPick>,
     pub cells: Vec<TableCell>,
+}
+
+/// The box that selects a row.
+pub struct RowPick {
+    /// What the form says of a selected row.
+    pub value: String,
+    /// What is selected, in words.
+    pub label: String,
+    pub checked: bool,
+}
+
+/// A form around a table whose rows can be selected. It leads to a page that asks before anything is done.
+pub struct SelectionForm {
+    pub fields: Vec<FormField>,
+    /// What may be done with what is selected: the names and the words of the buttons, and their classes.
+    pub buttons: Vec<(&'static str, &'static str, &'static str)>,
+    /// The same page with all rows selected, or with none if all are.
+    pub other: TextLink,
 }
 
 #[derive(Default)]
@@ -339,8 +361,9 @@ impl PageFailure {
     /// The page of an action that was not done. It leads to its form, which has a new token.
     pub fn of_action(self, form: &PageQuery) -> Page {
         let known = |name| (name, form.text(name));
-        let parts = ["do", "queue", "id", "signature", "state"].map(known);
-        let href = link("act", &parts);
+        let named = ["do", "queue", "id", "signature", "state"].map(known);
+        let selected = form.all("m").map(|message| ("m", message));
+        let href = link("act", &named.into_iter().chain(selected).collect::<Vec<_>>());
         let heading = if self.status == StatusCode::BAD_REQUEST { "Nothing was done" } else { self.heading };
         let mut page = Self { heading, ..self }.page();
         let again = ActionLink { href, text: "Open the form again", enabled: true, ..ActionLink::default() };

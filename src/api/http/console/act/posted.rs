@@ -28,6 +28,11 @@ pub(super) enum FormEnd {
     Took(i64),
     /// An operation continues, by its id.
     Started(String),
+    /// Each of the selected messages of a queue has its answer; what is said of them.
+    Selected {
+        queue: String,
+        said: String,
+    },
 }
 
 impl PostedForms {
@@ -51,6 +56,15 @@ impl PostedForms {
             posted.remove(oldest);
         }
         form
+    }
+
+    /// What is said of the messages of a queue that a form selected; none for any other form.
+    pub fn said_of(&self, token: &str, of_queue: &str) -> Option<String> {
+        let found = self.posted.lock().iter().find(|(known, _)| known == token).map(|(_, form)| Arc::clone(form))?;
+        match &*found.try_lock().ok()? {
+            Some((_, FormEnd::Selected { queue, said })) if queue == of_queue => Some(said.clone()),
+            _ => None, // it is about something else, or is not done
+        }
     }
 
     /// Takes out a form that failed, unless it was done before or another post of it waits. So failures cost no place.

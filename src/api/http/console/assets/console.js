@@ -167,6 +167,27 @@
     setPaused(isPaused);
   }
 
+  // Rows that are selected: how many, all of them with one box, and no button while there is none.
+  const selection = document.querySelector("form.select");
+  if (selection) {
+    const boxes = [...selection.querySelectorAll('input[name="m"]')];
+    const label = document.getElementById("select-all");
+    const all = label.querySelector("input");
+    const showSelected = () => {
+      const count = boxes.filter((box) => box.checked).length;
+      selection.querySelector(".selected").textContent = `${count} of ${boxes.length} selected`;
+      all.checked = count === boxes.length;
+      all.indeterminate = count > 0 && count < boxes.length;
+      for (const button of selection.querySelectorAll("button")) button.disabled = count === 0;
+    };
+    all.addEventListener("change", () => { for (const box of boxes) box.checked = all.checked; });
+    selection.addEventListener("change", showSelected);
+    addEventListener("pageshow", showSelected);
+    label.hidden = false;
+    document.getElementById("select-link").hidden = true;
+    showSelected();
+  }
+
   // The numbers of a chart under the pointer, or at the keyboard: it is a slider over its points.
   for (const chart of document.querySelectorAll(".chart[data-times]")) {
     const plot = chart.querySelector(".plot");
@@ -208,17 +229,18 @@
     });
   }
 
-  // Keys: ? help, / filter, t theme, p pause, j and k rows, g and a letter for a page.
+  // Keys: ? help, / filter, t theme, p pause, j and k rows, x selects a row, g and a letter for a page.
   let isGoing = false;
   const places = { o: "./", c: "counters", e: "experiments", h: "health", a: "audit" };
   document.addEventListener("keydown", (event) => {
-    const field = event.target.closest("input, select, textarea");
+    const field = event.target.closest('input:not([type="checkbox"]), select, textarea');
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") { if (field) field.blur(); return; }
     if (field || saved("tallystone-keys") === "off") return;
     if (isGoing) { isGoing = false; if (places[event.key]) location.href = places[event.key]; return; }
     const links = [...document.querySelectorAll("tbody td:first-child a")];
-    const at = links.indexOf(document.activeElement);
+    const rowOf = (node) => node.closest("tbody tr");
+    const at = links.findIndex((one) => rowOf(one) === rowOf(document.activeElement));
     const keys = {
       "/": () => { const input = document.querySelector('.filter :is(input:not([type="hidden"]), select)'); if (input) { input.focus(); input.select?.(); } },
       "?": () => { const help = document.getElementById("keys"); if (help) { help.hidden = !help.hidden; help.scrollIntoView({ block: "nearest" }); } },
@@ -226,6 +248,7 @@
       p: () => { if (pause) setPaused(!isPaused); },
       j: () => links[Math.min(at + 1, links.length - 1)]?.focus(),
       k: () => links[Math.max(at - 1, 0)]?.focus(),
+      x: () => rowOf(document.activeElement)?.querySelector('input[name="m"]')?.click(),
       g: () => { isGoing = true; },
     };
     if (keys[event.key]) { event.preventDefault(); keys[event.key](); }

@@ -4,13 +4,14 @@ use tonic::Status;
 
 use super::methods::{EXPLAIN_MESSAGE, LIST_MESSAGES, TRACE};
 use super::queue::why_off;
-use crate::http::console::act;
+use crate::http::console::act::{self, PostedForms};
 use crate::http::console::ask::ConsoleCalls;
 use crate::http::console::payload::GET_MESSAGE;
 use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{
-    ActionLink, Fact, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
-    cell, heads, number, priority_cell, priority_fact, state_name, time_cell, time_fact,
+    ActionLink, Fact, FieldOption, FilterForm, FormField, Page, PageFailure, RowPick, Section, SelectionForm,
+    TableCell, TableRow, TableView, TextLink, cell, heads, number, priority_cell, priority_fact, state_name, time_cell,
+    time_fact,
 };
 use crate::http::console::words::{or_unknown, size, span, unsigned};
 use tallystone_domain::access::AccessResource;
@@ -42,8 +43,12 @@ pub struct MessageOffers {
     pub may_show: bool,
 }
 
-/// The list.
-pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+/// The list. Its messages can be selected where actions are on.
+pub async fn list(
+    calls: &ConsoleCalls,
+    query: &PageQuery,
+    (forms, read_only): (&PostedForms, bool),
+) -> Result<Page, PageFailure> {
     let queue = query.text("queue");
     let state = one_of("state", query.text("state"), &STATES.map(|(state, ..)| state))?;
     let (state, word, wire) = STATES.into_iter().find(|(known, ..)| *known == state).unwrap_or(STATES[0]);
@@ -57,6 +62,9 @@ pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     let listed: pb::ListMessagesResponse = calls.ask(LIST_MESSAGES, &request).await?;
     let mut page = Page::of_queue(queue, "Messages");
     page.age = Some(calls.live_age());
+    if let Some(said) = forms.said_of(query.text("selection"), queue) {
+        page.notice("", said);
+    }
     page.lead = format!("Messages that are {word}, {PAGE_ROWS} a page, shard by shard in the order of their arrival.");
     let options = STATES.map(|(value, text, _)| FieldOption { value, text, selected: value == state });
     let fields = vec![
@@ -68,7 +76,17 @@ pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     if listed.messages.is_empty() {
         section.empty = format!("No message of {queue} is {word}.");
     } else {
-        let rows = listed.messages.iter().map(|message| row(queue, message)).collect();
+        let is_off = read_only || calls.queues_away().is_some();
+        let buttons = if is_off { Vec::new() } else { act::buttons(calls, queue, wire) };
+        let all_are = !query.text("all").is_empty();
+        let pick = |message: &pb::Message| RowPick {
+            value: message.message_key.clone(),
+            label: format!("Select {}", message.message_id),
+            checked: all_are,
+        };
+        let picked = |message| TableRow { pick: (!buttons.is_empty()).then(|| pick(message)), ..row(queue, message) };
+        let rows = listed.messages.iter().map(picked).collect();
+        section.selection = (!buttons.is_empty()).then(|| selection(query, state, buttons));
         let columns = heads(&["Message", "Priority", "#Attempt", "Enqueued", "#Payload", "Last error"]);
         section.table = Some(TableView { columns, rows });
     }
@@ -78,6 +96,23 @@ pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     }
     page.sections.push(section);
     Ok(page)
+}
+
+/// The form around the rows, with the same page all of whose rows are selected, or none.
+fn selection(
+    query: &PageQuery,
+    state: &'static str,
+    buttons: Vec<(&'static str, &'static str, &'static str)>,
+) -> SelectionForm {
+    let (queue, page) = (query.text("queue"), query.text("page"));
+    let hidden = |name, value: &str| FormField { name, value: value.to_owned(), hidden: true, ..FormField::default() };
+    let (all, text) = match query.text("all") {
+        "" => ("yes", "Select all on this page"),
+        _ => ("", "Select none"),
+    };
+    let href = link("messages", &[("queue", queue), ("state", state), ("page", page), ("all", all)]);
+    let fields = vec![hidden("queue", queue), hidden("state", state)];
+    SelectionForm { fields, buttons, other: TextLink { href, text: text.to_owned() } }
 }
 
 fn row(queue: &str, message: &pb::Message) -> TableRow {
