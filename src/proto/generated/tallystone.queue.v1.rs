@@ -1683,6 +1683,9 @@ pub struct QueueActivity {
     /// Where the numbers come from.
     #[prost(enumeration = "ActivitySource", tag = "18")]
     pub source: i32,
+    /// The type of the queue.
+    #[prost(enumeration = "QueueType", tag = "19")]
+    pub r#type: i32,
 }
 /// ListQueueActivityRequest asks for a page of activities.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -6,6 +6,7 @@ mod browser;
 mod charts;
 mod chromium;
 mod driver_calls;
+mod everyday;
 mod experiments;
 mod keyboard;
 mod live_pages;

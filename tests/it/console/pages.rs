@@ -94,10 +94,11 @@ fn what_others_wrote_never_becomes_markup() {
         "messages?queue=evil&state=pending".to_owned(),
         format!("message?{id}"),
         format!("act?do=cancel&{id}"),
-        format!("?filter={HOSTILE_SENT}&sort={HOSTILE_SENT}"),
+        format!("?filter={HOSTILE_SENT}&sort=pending"),
         format!("audit?target={HOSTILE_SENT}"),
     ];
     let others = [
+        format!("?sort={HOSTILE_SENT}"),
         format!("payload?{id}"),
         format!("queue?name={HOSTILE_SENT}"),
         format!("messages?queue={HOSTILE_SENT}&state={HOSTILE_SENT}"),

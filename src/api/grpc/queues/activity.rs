@@ -67,7 +67,9 @@ fn row(row: QueueActivity) -> wire::QueueActivity {
     let of = |state| messages_of(row.messages, state);
     let facts = &row.facts;
     let (ins, outs, fails) = rates(facts.rates);
+    let of_type = if row.is_exclusive { wire::QueueType::Exclusive } else { wire::QueueType::Simple };
     wire::QueueActivity {
+        r#type: of_type.into(),
         pending: of(MessageState::Pending),
         invisible: of(MessageState::Invisible),
         running: of(MessageState::Running),

@@ -23,8 +23,7 @@ use tallystone_domain::access::AccessRole;
 use tallystone_domain::limits::CONSOLE_TOKEN_BYTES_MAX;
 use tallystone_proto::queue::v1 as pb;
 
-pub use kind::OVER;
-use kind::{ACTS, ActScope, ConsoleAct, method};
+use kind::{ACTS, ActScope, ConsoleAct, OVER, method};
 pub use outcome::{done, progress};
 pub use posted::PostedForms;
 use posted::{FormEnd, PostedForm};
@@ -34,9 +33,10 @@ pub use selection::{SelectedAct, buttons};
 const ACT_WAIT: Duration = Duration::from_secs(10);
 const OTHER_CONTENT: &str = "This form was sent before with other content; open its page again. Nothing was done.";
 
-/// The links to the acts of a queue, each with the role that the caller lacks for it.
-pub fn of_queue(calls: &ConsoleCalls, queue: &str) -> Vec<(ActionLink, Option<AccessRole>)> {
-    let acts = ACTS.into_iter().filter(|(act, ..)| *act != ConsoleAct::Cancel);
+/// The links to the acts of a queue, each with the role that the caller lacks for it. Only an exclusive queue has values.
+pub fn of_queue(calls: &ConsoleCalls, queue: &str, is_exclusive: bool) -> Vec<(ActionLink, Option<AccessRole>)> {
+    let is_of_queue = |act| act != ConsoleAct::Cancel && (is_exclusive || act != ConsoleAct::Limit);
+    let acts = ACTS.into_iter().filter(|(act, ..)| is_of_queue(*act));
     let link = |(act, name, text): (ConsoleAct, &'static str, &'static str)| {
         let href = link("act", &[("do", name), ("queue", queue)]);
         let class = if act.destroys() { "danger" } else { "" };
@@ -52,6 +52,18 @@ pub fn of_error(calls: &ConsoleCalls, queue: &str, signature: &str) -> [(ActionL
         (ActionLink { href, text, class, enabled: true, current: false }, act.lacks(calls, queue))
     };
     [offer(ConsoleAct::Redrive, "redrive", "Redrive", ""), offer(ConsoleAct::Discard, "discard", "Discard", "danger")]
+}
+
+/// The link that removes the messages of a state that are over, with the role that the caller lacks for it; none for a state of
+/// messages that are not over.
+pub fn purge_of(calls: &ConsoleCalls, queue: &str, state: &str) -> Option<(ActionLink, Option<AccessRole>)> {
+    let (state, text) = match OVER.into_iter().find(|(known, _)| *known == state)? {
+        (state, pb::MessageState::Completed) => (state, "Purge completed messages"),
+        (state, _) => (state, "Purge canceled messages"), // the only other one
+    };
+    let href = link("act", &[("do", "purge"), ("queue", queue), ("state", state)]);
+    let lacked = ConsoleAct::Purge.lacks(calls, queue);
+    Some((ActionLink { href, text, class: "danger", enabled: true, current: false }, lacked))
 }
 
 /// The role that the caller lacks to cancel messages.

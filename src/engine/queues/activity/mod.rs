@@ -44,6 +44,8 @@ pub struct QueueActivity {
     pub facts: ActivityFacts,
     /// The time up to which every change is in the row; none while it is not known.
     pub as_of: Option<Timestamp>,
+    /// Whether leases of each exclusivity value are limited.
+    pub is_exclusive: bool,
 }
 
 /// The order of a list.
@@ -296,7 +298,8 @@ impl Queues {
             // A shard that only waits for its turn needs nobody.
             age: as_of.filter(|_| is_late).map(|as_of| moment.now.since(as_of)),
         };
-        QueueActivity { queue: record.spec.name.to_string(), messages, facts, as_of }
+        let is_exclusive = record.spec.settings.exclusivity.is_some();
+        QueueActivity { queue: record.spec.name.to_string(), messages, facts, as_of, is_exclusive }
     }
 }
 

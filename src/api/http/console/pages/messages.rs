@@ -76,7 +76,7 @@ pub async fn list(
     if listed.messages.is_empty() {
         section.empty = format!("No message of {queue} is {word}.");
     } else {
-        let is_off = read_only || calls.queues_away().is_some();
+        let is_off = !why_off(read_only, calls.queues_away().is_some()).is_empty();
         let buttons = if is_off { Vec::new() } else { act::buttons(calls, queue, wire) };
         let all_are = !query.text("all").is_empty();
         let pick = |message: &pb::Message| RowPick {
@@ -89,6 +89,12 @@ pub async fn list(
         section.selection = (!buttons.is_empty()).then(|| selection(query, state, buttons));
         let columns = heads(&["Message", "Priority", "#Attempt", "Enqueued", "#Payload", "Last error"]);
         section.table = Some(TableView { columns, rows });
+    }
+    let off = why_off(read_only, calls.queues_away().is_some());
+    if let Some((purge, lacked)) = act::purge_of(calls, queue, state).filter(|_| !listed.messages.is_empty()) {
+        let why = lacked.map_or_else(|| off.to_owned(), act::off_without);
+        section.links.push(ActionLink { enabled: why.is_empty(), ..purge });
+        section.prose.extend((!why.is_empty()).then(|| format!("Purge is {why}.")));
     }
     if !listed.next_page_token.is_empty() {
         let href = link("messages", &[("queue", queue), ("state", state), ("page", &listed.next_page_token)]);
@@ -267,10 +273,12 @@ async fn attempts(calls: &ConsoleCalls, queue: &str, id: &str) -> Section {
 }
 
 fn lane(step: &history::MessageTransition) -> TableRow {
-    let why = step
-        .error
-        .as_ref()
-        .map_or(&step.reason, |error| if error.text.is_empty() { &error.signature } else { &error.text });
+    let why = match &step.error {
+        Some(error) if error.text.is_empty() => error.signature.as_str(),
+        Some(error) => error.text.as_str(),
+        None if !step.reason.is_empty() => step.reason.as_str(),
+        None => why_of(step.trigger()),
+    };
     TableRow {
         testid: "attempt-lane",
         cells: vec![
@@ -282,5 +290,30 @@ fn lane(step: &history::MessageTransition) -> TableRow {
             cell("Why", or_unknown(why)),
         ],
         ..TableRow::default()
+    }
+}
+
+/// Why the service changed a message by itself, or at whose request; empty where the state alone says it.
+const fn why_of(trigger: history::TransitionTrigger) -> &'static str {
+    use history::TransitionTrigger as Trigger;
+    match trigger {
+        Trigger::TtlOver => "its TTL was over before anyone took it",
+        Trigger::LeaseOver => "its lease expired",
+        Trigger::Purge => "by a purge",
+        Trigger::Discard => "by a discard",
+        Trigger::Redrive => "by a redrive",
+        Trigger::CancelMessage => "canceled on request",
+        Trigger::Cancel => "canceled by its worker",
+        Trigger::Release => "released by its worker",
+        Trigger::InvisibilityOver => "its invisibility ended",
+        Trigger::RetentionOver => "its retention ended",
+        Trigger::Unspecified
+        | Trigger::Enqueue
+        | Trigger::Dequeue
+        | Trigger::Complete
+        | Trigger::LateComplete
+        | Trigger::Extend
+        | Trigger::Fail
+        | Trigger::Update => "",
     }
 }

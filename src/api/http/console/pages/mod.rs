@@ -21,6 +21,7 @@ mod times;
 mod methods {
     pub const LIST_ACTIVITY: &str = "tallystone.queue.v1.QueueService/ListQueueActivity";
     pub const GET_ACTIVITY: &str = "tallystone.queue.v1.QueueService/GetQueueActivity";
+    pub const GET_DEPTH: &str = "tallystone.queue.v1.QueueService/GetDepth";
     pub const GET_QUEUE: &str = "tallystone.queue.v1.QueueService/GetQueue";
     pub const LIST_QUEUE_CHANGES: &str = "tallystone.queue.v1.QueueService/ListQueueChanges";
     pub const EXPLAIN_QUEUE: &str = "tallystone.queue.v1.QueueService/ExplainQueue";

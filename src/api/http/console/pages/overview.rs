@@ -8,7 +8,7 @@ use super::methods::LIST_ACTIVITY;
 use super::queue_counts::{QUEUE_COUNTERS, earliest};
 use crate::http::console::act;
 use crate::http::console::ask::ConsoleCalls;
-use crate::http::console::query::{PageQuery, link};
+use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{
     ActionLink, AgeChip, AttentionRow, ColumnHead, FRESH_SECONDS, Fact, FilterForm, FormField, NoteTime, Page,
     PageFailure, PageNotice, Section, Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
@@ -31,10 +31,10 @@ const SUMS_AGE_PART: &str = "sums-age";
 /// The column of the lines over the last hour.
 const LAST_HOUR: &str = "In, last hour";
 
-/// The columns that sort, with their orders.
+/// The columns that sort, with their orders; the first is that of a page whose address names none.
 const ORDERS: [(&str, pb::ActivityOrder); 8] = [
-    ("attention", pb::ActivityOrder::Attention),
     ("name", pb::ActivityOrder::Name),
+    ("attention", pb::ActivityOrder::Attention),
     ("pending", pb::ActivityOrder::Pending),
     ("errored", pb::ActivityOrder::Errored),
     ("in", pb::ActivityOrder::In),
@@ -103,10 +103,8 @@ pub async fn read(calls: &ConsoleCalls, query: &PageQuery) -> Result<OverviewRea
 
 /// Asks for the rows that a query names.
 async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQueueActivityResponse, Status> {
-    let order = ORDERS
-        .iter()
-        .find(|(name, _)| *name == query.text("sort"))
-        .map_or(pb::ActivityOrder::Name, |(_, order)| *order);
+    let sort = one_of("sort", query.text("sort"), &ORDERS.map(|(name, _)| name))?;
+    let order = ORDERS.into_iter().find(|(name, _)| *name == sort).map_or(pb::ActivityOrder::Name, |(_, order)| order);
     let request = pb::ListQueueActivityRequest {
         prefix: query.text("filter").to_owned(),
         order: order.into(),

@@ -3,7 +3,7 @@
 use tonic::Status;
 
 use super::chart::{self, DrawnCounter};
-use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_QUEUE, LIST_SESSIONS};
+use super::methods::{EXPLAIN_QUEUE, GET_ACTIVITY, GET_DEPTH, GET_QUEUE, LIST_SESSIONS};
 use super::overview::{ATTENTION_PART, QueueNumber, attention_row, away_part, numbers};
 use super::queue_counts::QUEUE_COUNTERS;
 use super::times;
@@ -65,7 +65,8 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
     page.sections.push(operations::section(name, running));
     page.sections.push(flow);
     page.sections.extend(times);
-    page.sections.extend([errors, explained, workers, settings]);
+    page.sections.extend([errors, explained, workers]);
+    page.sections.extend(settings);
     page.sections.push(actions);
     page.sections.push(conservation(&activity));
     page.sections.push(shell_section(calls, name));
@@ -79,7 +80,7 @@ pub fn parts(calls: &ConsoleCalls, activity: &pb::QueueActivity, read_only: bool
     [
         away_part(away.as_deref()),
         Section { part: ATTENTION_PART, attention, ..Section::default() },
-        actions(calls, name, why_off(read_only, away.is_some())),
+        actions(calls, activity, why_off(read_only, away.is_some())),
     ]
 }
 
@@ -134,6 +135,7 @@ fn message_links(name: &str) -> Vec<ActionLink> {
         ("Errored", "errored"),
         ("Invisible", "invisible"),
         ("Completed", "completed"),
+        ("Canceled", "canceled"),
     ];
     let to = |(text, state)| ActionLink {
         href: link("messages", &[("queue", name), ("state", state)]),
@@ -205,16 +207,22 @@ async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
     section
 }
 
-async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
+/// What the queue uses of its quotas, and its settings.
+async fn settings(calls: &ConsoleCalls, name: &str) -> Vec<Section> {
     let request = pb::GetQueueRequest { queue: name.to_owned() };
-    let answer: Result<pb::GetQueueResponse, Status> = calls.ask(GET_QUEUE, &request).await;
+    let of_depth = pb::GetDepthRequest { queue: name.to_owned(), ..Default::default() };
+    let (answer, depth) = tokio::join!(
+        calls.ask::<pb::GetQueueResponse>(GET_QUEUE, &request),
+        calls.ask::<pb::GetDepthResponse>(GET_DEPTH, &of_depth)
+    );
     let title = "Settings".to_owned();
     let queue = match answer {
         Ok(answer) => answer.queue.unwrap_or_default(),
         Err(status) => {
-            return Section { title, empty: format!("Not known: {}", status.message()), ..Section::default() };
+            return vec![Section { title, empty: format!("Not known: {}", status.message()), ..Section::default() }];
         }
     };
+    let quota = quota(&queue, depth.ok().as_ref());
     let fact = |label, value: String| Fact { label, value, ..Fact::default() };
     let blocked = |is: Option<bool>, why: &str| match is {
         Some(true) => format!("blocked: {why}"),
@@ -238,12 +246,36 @@ async fn settings(calls: &ConsoleCalls, name: &str) -> Section {
         ..ActionLink::default()
     };
     let note = "as this page was loaded".to_owned();
-    Section { title, note, class: "plain", facts, links: vec![history], ..Section::default() }
+    vec![quota, Section { title, note, class: "plain", facts, links: vec![history], ..Section::default() }]
+}
+
+/// How much of its quotas a queue uses. Messages that are over count until their retention ends.
+fn quota(queue: &pb::Queue, depth: Option<&pb::GetDepthResponse>) -> Section {
+    let kept = depth.map(|depth| {
+        let open = depth.pending + depth.invisible + depth.running;
+        open + depth.errored + depth.completed + depth.canceled
+    });
+    let bytes = depth.map(|depth| depth.payload_bytes);
+    let fact = |label, used: Option<i64>, most: Option<i64>, text: fn(i64) -> String| {
+        let of = |number: Option<i64>| number.map_or_else(|| words::UNKNOWN.to_owned(), text);
+        let is_full = used.zip(most).is_some_and(|(used, most)| used >= most);
+        let class = if is_full { "bad" } else { "" };
+        Fact { label, value: format!("{} of {}", of(used), of(most)), class, testid: "quota", ..Fact::default() }
+    };
+    let mut facts = vec![
+        fact("Messages", kept, queue.quota_messages, words::whole),
+        fact("Payload", bytes, queue.quota_bytes, words::size),
+    ];
+    if queue.shards() > 1 {
+        facts.iter_mut().for_each(|fact| fact.hint = format!("each of {} shards has an equal part", queue.shards()));
+    }
+    let (title, note) = ("Quota".to_owned(), "messages that are over count too · as this page was loaded".to_owned());
+    Section { title, note, class: "plain", facts, ..Section::default() }
 }
 
 /// The actions, which are off in a read-only console, while the store is away, and where the caller lacks their role.
-fn actions(calls: &ConsoleCalls, name: &str, off: &str) -> Section {
-    let acts = act::of_queue(calls, name);
+fn actions(calls: &ConsoleCalls, activity: &pb::QueueActivity, off: &str) -> Section {
+    let acts = act::of_queue(calls, &activity.queue, activity.r#type() == pb::QueueType::Exclusive);
     let lacked = acts.iter().find_map(|(_, lacked)| *lacked);
     let note = match lacked {
         Some(role) if off.is_empty() => act::off_without(role),

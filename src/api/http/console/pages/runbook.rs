@@ -1,6 +1,6 @@
 //! The pages of the runbook, which alerts and reasons for attention name, as they are in the source.
 
-use tonic::Status;
+use http::StatusCode;
 
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{Page, PageFailure, Section, TableCell, TableRow, TableView, TextLink, cell, heads};
@@ -8,6 +8,9 @@ use crate::http::console::words::next_link;
 
 /// Where the pages are in the source.
 const FOLDER: &str = "docs/runbook/";
+
+/// The letters of an unknown name that a page shows.
+const SHOWN_LETTERS: usize = 100;
 
 /// A page by the name of its file.
 macro_rules! page {
@@ -55,7 +58,7 @@ pub fn page(query: &PageQuery) -> Result<Page, PageFailure> {
         return Ok(contents());
     }
     let found = PAGES.iter().find(|(path, _)| *path == name);
-    let Some((path, text)) = found else { return Err(Status::not_found("The runbook has no such page.").into()) };
+    let Some((path, text)) = found else { return Ok(missing(name)) };
     let (heading, rest) = text.split_once("\n\n").unwrap_or((text, ""));
     let mut page = Page::new("", heading.trim_start_matches("# "));
     page.crumbs = vec![TextLink { href: "runbook".to_owned(), text: "Runbook".to_owned() }];
@@ -67,6 +70,15 @@ pub fn page(query: &PageQuery) -> Result<Page, PageFailure> {
         page.sections.push(Section { title: title.trim().to_owned(), prose, ..Section::default() });
     }
     Ok(page)
+}
+
+/// The page that says that there is no such page, with all those that there are.
+fn missing(name: &str) -> Page {
+    let shown: String = name.chars().take(SHOWN_LETTERS).collect();
+    let mut page = contents();
+    page.status = StatusCode::NOT_FOUND;
+    page.notice("bad", format!("The runbook has no page {shown:?}. It has these."));
+    page
 }
 
 fn contents() -> Page {
