@@ -108,7 +108,7 @@ fn a_selection_without_scripts_takes_all_rows_of_a_page_or_none() {
     let page = get(&server, &format!("/console/{}", all.replace("&amp;", "&")), &[]).body;
     assert_eq!(checked(&page), 11, "{page}");
     assert!(page.contains(">Select none</a>"), "{page}");
-    for (query, why) in [("", "No message is selected"), (&*"&m=a".repeat(1), "confirm-count")] {
+    for (query, why) in [("", "No message is selected"), ("&m=a", "confirm-count")] {
         let answer = get(&server, &format!("/console/act?do=cancel-selected&queue=mail&state=pending{query}"), &[]);
         assert!(answer.body.contains(why), "{query}: {}", answer.body);
     }
