@@ -20,7 +20,7 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 
 use super::{COUNTERS, Wire, item, reason};
-use crate::support::harness::{Launch, eventually, http};
+use crate::support::harness::{DEADLINE, Launch, eventually, http};
 use crate::support::patience::{PatientChannel, patient_channel};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -38,13 +38,21 @@ pub(super) async fn raw(address: SocketAddr, window: u32, tasks: &mut JoinSet<()
     calls
 }
 
+/// Begins a request that the server gives up at its own deadline, unless it ends before.
 pub(super) fn begin(calls: &mut SendRequest<Bytes>, path: &str) -> (ResponseFuture, SendStream<Bytes>) {
+    begin_with(calls, path, &[])
+}
+
+fn begin_with(
+    calls: &mut SendRequest<Bytes>,
+    path: &str,
+    headers: &[(&str, &str)],
+) -> (ResponseFuture, SendStream<Bytes>) {
     let request = http::Request::post(format!("http://localhost{path}"))
         .header("content-type", "application/grpc")
-        .header("te", "trailers")
-        .body(())
-        .expect("a valid request");
-    calls.send_request(request, false).expect("a stream is free")
+        .header("te", "trailers");
+    let request = headers.iter().fold(request, |request, (name, value)| request.header(*name, *value));
+    calls.send_request(request.body(()).expect("a valid request"), false).expect("a stream is free")
 }
 
 pub(super) fn framed(message: &[u8]) -> Bytes {
@@ -58,7 +66,7 @@ pub(super) fn framed(message: &[u8]) -> Bytes {
 /// Sends a message and answers the status, in the head or in trailers.
 pub(super) async fn call(calls: &mut SendRequest<Bytes>, path: &str, message: &[u8]) -> tonic::Status {
     *calls = calls.clone().ready().await.expect("a stream is free");
-    let (response, mut body) = begin(calls, path);
+    let (response, mut body) = begin_with(calls, path, &[DEADLINE]);
     body.send_data(framed(message), true).expect("the stream is open");
     status(response).await
 }

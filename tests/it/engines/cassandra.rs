@@ -18,7 +18,7 @@ use uuid::Uuid;
 
 use crate::fleet::several_servers::add_to;
 use crate::servers::cassandra::{Cassandra, shared};
-use crate::support::harness::{EndsWith, HttpAnswer, Launch, Server, eventually, http};
+use crate::support::harness::{EndsWith, HttpAnswer, Launch, PATIENCE, Server, eventually, http};
 
 /// How long anything may take to come back on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(90);
@@ -241,7 +241,7 @@ fn options(node: &str, keyspace: &str) -> Options {
         data_center: None,
         credentials: None,
         tls: None,
-        timeout: Duration::from_secs(10),
+        timeout: PATIENCE,
     }
 }
 
@@ -361,6 +361,8 @@ fn a_cassandra_that_is_killed_and_restarted_under_load_leaves_no_add_in_doubt() 
         match answer.status {
             200 => assert_eq!(verdict, "VERDICT_APPLIED", "{token} was acknowledged"),
             503 => assert_eq!(verdict, "VERDICT_NOT_APPLIED", "{token} was refused: {}", answer.body),
+            // It came later than its dataset accepts.
+            412 => assert_eq!(verdict, "VERDICT_NOT_APPLIED", "{token} was too late: {}", answer.body),
             // In doubt until it was asked about.
             _ => assert!(answer.body.contains("OUTCOME_UNKNOWN") || answer.status == 504, "{}", answer.body),
         }
