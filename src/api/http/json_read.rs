@@ -3,7 +3,6 @@
 //! Field names are accepted in camelCase and snake_case. An unknown or duplicate field is refused; null means an absent
 //! field. A field that only the service sets is refused. Every error names the field by its path (`items[3].delta`) and its position in the text.
 
-use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Write as _};
 
@@ -12,7 +11,7 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 use serde_json::error::Category;
 
 use crate::errors::{ApiError, SET_BY_SERVICE};
-use crate::http::json_values::{ScalarSeed, duration, timestamp};
+use crate::http::json_values::{ScalarSeed, duration, shortened, timestamp, without_position};
 use crate::http::list_limits::{decoded_items_max, items_max, too_many, too_many_in_total};
 use tallystone_domain::Reason;
 use tallystone_domain::limits::{REQUEST_ITEMS_MAX, SIMILAR_NAME_BYTES_MAX};
@@ -23,14 +22,6 @@ pub fn read(descriptor: &MessageDescriptor, body: &[u8]) -> Result<DynamicMessag
     let mut deserializer = serde_json::Deserializer::from_slice(body);
     let read = MessageSeed { descriptor, trail: &trail }.deserialize(&mut deserializer);
     read.and_then(|message| deserializer.end().map(|()| message)).map_err(|error| trail.refuse(&error))
-}
-
-/// A caller's text, shortened for an error message.
-pub(super) fn shortened(text: &str) -> Cow<'_, str> {
-    if text.len() <= SIMILAR_NAME_BYTES_MAX {
-        return Cow::Borrowed(text);
-    }
-    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(SIMILAR_NAME_BYTES_MAX)]))
 }
 
 /// The path of the decoder; after a failure, the path of the failure.
@@ -111,13 +102,6 @@ impl JsonPath {
 /// The parser's error, with its position at the end in brackets.
 fn described(error: &serde_json::Error) -> String {
     format!("{} (line {} column {})", without_position(error), error.line(), error.column())
-}
-
-/// What the parser's error says before its position.
-pub(super) fn without_position(error: &serde_json::Error) -> String {
-    let text = error.to_string();
-    let position = format!(" at line {} column {}", error.line(), error.column());
-    text.strip_suffix(&position).map(str::to_owned).unwrap_or(text)
 }
 
 struct MessageSeed<'a> {
@@ -460,7 +444,7 @@ mod tests {
     fn a_value_that_does_not_fit_is_named_with_its_place() {
         refused(r#"{"delta": "x"}"#, Reason::InvalidJson, &["delta: ", "a whole number of 64 bits", "line 1 column"]);
         refused(r#"{"delta": 9223372036854775808}"#, Reason::InvalidJson, &["delta"]);
-        refused(r#"{"delta": 1.5}"#, Reason::InvalidJson, &["delta", "number 1.5", "line 1 column 13"]);
+        refused(r#"{"delta": 1.5}"#, Reason::InvalidJson, &["delta", "number 1.5", "line 1 column 14"]);
         refused(r#"{"delta": 1.00000000000000000001}"#, Reason::InvalidJson, &["delta", "a whole number of 64 bits"]);
         refused(r#"{"delta": [1]}"#, Reason::InvalidJson, &["delta", "sequence", "a whole number of 64 bits"]);
         refused(r#"{"namespace": 7}"#, Reason::InvalidJson, &["namespace", "a text"]);

@@ -3,6 +3,7 @@
 //! 64-bit numbers may be numbers or texts. Enums may be names (with or without the prefix of their type) or numbers.
 //! Times are RFC 3339 with a zone, durations are like "1.5s".
 
+use std::borrow::Cow;
 use std::fmt;
 
 use base64::Engine as _;
@@ -11,7 +12,7 @@ use prost_reflect::{EnumDescriptor, Kind, Value};
 use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, Visitor};
 use serde_json::value::RawValue;
 
-use crate::http::json_read::{shortened, without_position};
+use tallystone_domain::limits::SIMILAR_NAME_BYTES_MAX;
 
 /// Decodes a value of a kind that is not a message.
 pub struct ScalarSeed<'a>(pub &'a Kind);
@@ -32,6 +33,21 @@ impl<'de> DeserializeSeed<'de> for ScalarSeed<'_> {
         let read = serde_json::Deserializer::from_str(written).deserialize_any(self);
         read.map_err(|error| D::Error::custom(without_position(&error)))
     }
+}
+
+/// A caller's text, shortened for an error message.
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
+    if text.len() <= SIMILAR_NAME_BYTES_MAX {
+        return Cow::Borrowed(text);
+    }
+    Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(SIMILAR_NAME_BYTES_MAX)]))
+}
+
+/// What the parser's error says before its position.
+pub(super) fn without_position(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let position = format!(" at line {} column {}", error.line(), error.column());
+    text.strip_suffix(&position).map(str::to_owned).unwrap_or(text)
 }
 
 /// Whether a number that JSON allows is not whole. Other values have no fraction.
