@@ -18,8 +18,7 @@ use tonic::body::Body;
 
 use crate::http::buffers::Caller;
 use crate::http::json;
-use crate::http::pages::plain;
-use crate::http::response_body::{ResponseBody, with_type};
+use crate::http::response_body::{ResponseBody, plain, with_type};
 use tallystone_domain::limits::ANSWER_LIST_BYTES;
 
 const TEXT: &str = "text/plain";

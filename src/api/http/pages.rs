@@ -14,7 +14,7 @@ use crate::http::buffers::Caller;
 use crate::http::health::ServerHealth;
 use crate::http::json;
 use crate::http::metrics_page;
-use crate::http::response_body::with_type;
+use crate::http::response_body::plain;
 use tallystone_domain::Reason;
 use tallystone_domain::access::AccessRole;
 
@@ -89,9 +89,4 @@ fn host_of(request: &Request<()>) -> String {
     let named = request.uri().authority().map(http::uri::Authority::as_str).or(header);
     let is_plain = |host: &&str| host.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._:[]".contains(&byte));
     named.filter(is_plain).unwrap_or("127.0.0.1:7450").to_owned()
-}
-
-/// Answers with plain text.
-pub(super) fn plain(status: StatusCode, text: impl Into<bytes::Bytes>) -> Response<Body> {
-    with_type(status, "text/plain; charset=utf-8", text)
 }

@@ -254,3 +254,8 @@ pub fn with_type(status: StatusCode, content_type: &'static str, body: impl Into
     response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }
+
+/// An answer with plain text.
+pub fn plain(status: StatusCode, text: impl Into<Bytes>) -> Response<Body> {
+    with_type(status, "text/plain; charset=utf-8", text)
+}
