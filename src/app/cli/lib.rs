@@ -300,14 +300,19 @@ impl ClientContext {
 
     /// The failure of a stream of readings that did not begin.
     fn not_begun(&self, status: tonic::Status) -> Failure {
-        self.failed(&CallError { status: Box::new(status), attempts: 1, may_be_applied: false })
+        self.failed(&once(status))
     }
 
     /// The failure of a stream that has shown readings already, so that the address is right and TLS is not the matter.
     fn cut_off(&self, status: tonic::Status) -> Failure {
-        let error = CallError { status: Box::new(status), attempts: 1, may_be_applied: false };
+        let error = once(status);
         if error.got_no_answer() { Failure::cut_off(&error, &self.server) } else { self.failed(&error) }
     }
+}
+
+/// The error of a read that is tried once.
+fn once(status: tonic::Status) -> CallError {
+    CallError { status: Box::new(status), attempts: 1, may_be_applied: false }
 }
 
 /// Runs the command line of this process.

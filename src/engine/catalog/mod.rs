@@ -25,7 +25,7 @@ use tallystone_ports::{Catalog, CatalogEntry, CatalogRecord, EffectOutcome, Stor
 pub use author::Author;
 pub use difference::{SettingText, differences_between, duration_text, refuse_fixed, setting};
 pub use etag::{Etag, check_etag};
-pub use reset::{set_and_reset, unknown_reset};
+pub use reset::{ResetRow, check_reset, reset_to, set_and_reset};
 
 /// The version of a new entry.
 pub const FIRST_VERSION: u64 = 1;

@@ -3,9 +3,11 @@
 use std::sync::Arc;
 
 use crate::caller_quota::{CallerId, QuotaExceeded};
-use crate::catalog::{Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, finish, refuse_fixed};
+use crate::catalog::{
+    Author, CatalogView, CommitOutcome, FIRST_VERSION, check_etag, check_reset, finish, refuse_fixed, reset_to,
+};
 use crate::namespaces::difference::{dataset_differences, fixed_differences};
-use crate::namespaces::draft::{check_reset, reset_one};
+use crate::namespaces::draft::{WITH_DEFAULT, WITH_PARTS};
 use crate::namespaces::snapshot::CatalogSnapshot;
 use crate::namespaces::{
     DryRun, NamespaceApplyOutcome, NamespaceApplyResult, NamespaceCatalog, NamespaceCatalogInner, NamespaceDefaults,
@@ -309,9 +311,9 @@ impl NamespaceChangeContext<'_> {
         check_etag(&*live, self.expected)?;
         let fresh = self.defaults_over(&live);
         let mut kept = live.spec.clone();
-        reset.iter().try_for_each(|name| reset_one(&mut kept, &fresh, name))?;
+        reset_to(&mut kept, &fresh, &WITH_DEFAULT, reset)?;
         let (spec, dataset) = self.resolve(draft, Some(&live), Some(&kept))?;
-        check_reset(&spec, &fresh, reset)?;
+        check_reset(&spec, &fresh, &WITH_DEFAULT, &WITH_PARTS, reset)?;
         refuse_fixed::<Namespace>(&fixed_differences(&live.spec, &spec))?;
         refuse_other_dataset_settings(dataset, &spec)?;
         let lines = differences(&live.spec, &spec);

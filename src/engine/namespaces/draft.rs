@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use crate::catalog::{set_and_reset, unknown_reset};
+use crate::catalog::ResetRow;
 use crate::namespaces::Clusters;
 use tallystone_domain::access::{AccessDenial, AskedName, CallRights};
 use tallystone_domain::counter::NamespaceName;
@@ -15,7 +15,6 @@ use tallystone_domain::namespace::{
     Cardinality, CounterType, Dataset, DatasetSettings, HotCounters, NamespaceSpec, OnNewEpoch, RollupSettings,
     SeriesSettings, Storage, Temporality, TimePartition, namespace_settings,
 };
-use tallystone_domain::{Reason, Reject};
 
 /// The settings of a namespace in a request; `None` for those left out.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -189,10 +188,8 @@ fn or_kept<T: Default>(said: Option<T>, kept: Option<&NamespaceSpec>, of: impl F
     said.unwrap_or_else(|| kept.map(of).unwrap_or_default())
 }
 
-type ResetNamespaceSetting = fn(&mut NamespaceSpec, &NamespaceSpec);
-
 /// The settings of a live namespace that have a default, and how each returns to it.
-const WITH_DEFAULT: [(&str, ResetNamespaceSetting); 7] = [
+pub(super) const WITH_DEFAULT: [ResetRow<NamespaceSpec>; 7] = [
     ("description", |own, base| own.description.clone_from(&base.description)),
     ("ttl", |own, base| own.ttl = base.ttl),
     ("counter_cardinality", |own, base| own.cardinality = base.cardinality),
@@ -202,28 +199,8 @@ const WITH_DEFAULT: [(&str, ResetNamespaceSetting); 7] = [
     ("hot_counters", |own, base| own.hot_counters = base.hot_counters.clone()),
 ];
 
-/// Returns a setting to its default.
-pub(super) fn reset_one(spec: &mut NamespaceSpec, defaults: &NamespaceSpec, name: &str) -> Result<(), Reject> {
-    let Some((_, reset)) = WITH_DEFAULT.iter().find(|(known, _)| *known == name) else {
-        return Err(unknown_reset(name, WITH_DEFAULT.map(|(known, _)| known)));
-    };
-    reset(spec, defaults);
-    Ok(())
-}
-
-/// Refuses settings that are not what their reset made them. Those with parts may be: a reset of the whole and a value for
-/// one part go together.
-pub(super) fn check_reset(spec: &NamespaceSpec, defaults: &NamespaceSpec, reset: &[String]) -> Result<(), Reject> {
-    let has_parts = |name: &str| ["time_partition", "rollup", "series", "hot_counters"].contains(&name);
-    let mut again = spec.clone();
-    for name in reset.iter().filter(|name| !has_parts(name)) {
-        reset_one(&mut again, defaults, name)?;
-        if again != *spec {
-            return Err(set_and_reset(Reason::InvalidSettings, name));
-        }
-    }
-    Ok(())
-}
+/// Those of them that have parts.
+pub(super) const WITH_PARTS: [&str; 4] = ["time_partition", "rollup", "series", "hot_counters"];
 
 impl DatasetDraft {
     fn resolve(self, known: Option<&DatasetSettings>, defaults: &DatasetSettings) -> DatasetSettings {

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::retry_draft::RetryPolicyDraft;
-use crate::catalog::{SettingText, differences_between, duration_text, set_and_reset, setting, unknown_reset};
+use crate::catalog::{ResetRow, SettingText, check_reset, differences_between, duration_text, reset_to, setting};
 use tallystone_domain::access::{AccessDenial, AccessResource, AskedName, CallRights};
 use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::setup::queue_settings;
@@ -121,9 +121,8 @@ impl QueueDraft {
     fn over(self, live: Option<&QueueSpec>, reset: &[String]) -> Result<QueueSpec, Reject> {
         let defaults = QueueSpec::with_defaults(self.name.clone());
         let mut spec = live.cloned().unwrap_or_else(|| defaults.clone());
-        for name in reset {
-            reset_one(&mut spec, &defaults, name)?;
-        }
+        let rows = WITH_DEFAULT.concat();
+        reset_to(&mut spec, &defaults, &rows, reset)?;
         set(&mut spec.description, self.description.clone());
         set(&mut spec.shards, self.shards);
         set(&mut spec.template_for, self.template_for.clone().map(Some));
@@ -155,7 +154,7 @@ impl QueueDraft {
         if !self.shapes.is_empty() {
             settings.shapes = self.shapes;
         }
-        check_reset(&spec, &defaults, reset)?;
+        check_reset(&spec, &defaults, &rows, &WITH_PARTS, reset)?;
         Ok(spec)
     }
 
@@ -204,13 +203,11 @@ fn checked(live: Option<&QueueSpec>, spec: QueueSpec) -> Result<QueueSpec, Rejec
     if faults.is_empty() { Ok(spec) } else { Err(out_of_range(&spec, &faults)) }
 }
 
-type ResetSetting = fn(&mut QueueSpec, &QueueSpec);
-
 /// The settings that never change on a live queue.
 const FIXED: [&str; 2] = ["shards", "template_for"];
 
 /// Settings that have a default, and how each returns to it.
-type ResetRows = &'static [(&'static str, ResetSetting)];
+type ResetRows = &'static [ResetRow<QueueSpec>];
 
 macro_rules! reset_rows {
     ($($(#[$doc:meta])* $field:ident as $name:ident: $type:ty = $default:expr;)*) => {
@@ -239,27 +236,8 @@ const WITH_DEFAULT: [ResetRows; 5] = [
     ],
 ];
 
-fn reset_one(spec: &mut QueueSpec, defaults: &QueueSpec, name: &str) -> Result<(), Reject> {
-    let rows = WITH_DEFAULT.concat();
-    let Some((_, reset)) = rows.iter().find(|(known, _)| *known == name) else {
-        return Err(unknown_reset(name, rows.iter().map(|(known, _)| *known)));
-    };
-    reset(spec, defaults);
-    Ok(())
-}
-
-/// Refuses settings that are not what their reset made them. Those with parts may be: a reset of the whole and a value for
-/// one part go together.
-fn check_reset(spec: &QueueSpec, defaults: &QueueSpec, reset: &[String]) -> Result<(), Reject> {
-    let mut again = spec.clone();
-    for name in reset.iter().filter(|name| !["retry_policy", "retention"].contains(&name.as_str())) {
-        reset_one(&mut again, defaults, name)?;
-        if again != *spec {
-            return Err(set_and_reset(Reason::InvalidSettings, name));
-        }
-    }
-    Ok(())
-}
+/// Those of them that have parts.
+const WITH_PARTS: [&str; 2] = ["retry_policy", "retention"];
 
 /// The faults that a change introduces. A setting of an existing queue that predates a rule stays valid until it is
 /// changed. A fault that shards refuse is a fault in any case.
