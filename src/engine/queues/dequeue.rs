@@ -56,6 +56,15 @@ pub enum WhenBlocked {
     Wait,
 }
 
+/// How a wait for messages ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum WaitEnd {
+    Woken,
+    TimeOver,
+    /// No more leases are granted.
+    Draining,
+}
+
 impl Queues {
     /// Leases messages, and waits for the first on request.
     pub async fn dequeue(&self, name: &QueueName, ask: DequeueRequest) -> Result<LeaseBatch, QueueError> {
@@ -109,6 +118,17 @@ impl Queues {
         let (mut rounds, mut told) = (0, false);
         let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
         let mut place = None;
+        if !ask.wait.is_zero() && queue.waiters.come_first() {
+            let last = place.insert(queue.waiters.enter(Arc::new(ask.filter.clone()), None));
+            if let Some(call) = call.filter(|call| call.received_up_to.is_some()) {
+                self.heartbeat_other_shards(queue, &call, &[]);
+                told = true;
+            }
+            if last.is_behind && self.wait_for_turn(last, until, session).await? == WaitEnd::Draining {
+                return Ok(found);
+            }
+            self.context.queue(name)?;
+        }
         // Whether a look reached the end while the slot was held, and nothing has woken it since.
         let mut seen_all = false;
         loop {
@@ -138,18 +158,33 @@ impl Queues {
             }
             let (Some(place), Some(looked)) = (&place, looked) else {
                 // The owner of a slot looks once more before it sleeps. Most requests find messages at once and need no slot.
-                place = Some(queue.waiters.enter(Arc::new(ask.filter.clone())));
+                place = Some(queue.waiters.enter(Arc::new(ask.filter.clone()), None));
                 continue;
             };
             place.sleep_after_look(looked);
-            tokio::select! {
-                biased;
-                () = place.wait_until_woken() => seen_all = false,
-                () = self.context.drain.cancelled() => return Ok(found),
-                ended = session_end(session) => return Err(ended),
-                () = self.context.engine.clock.sleep(left) => {}
+            match self.wait_for_turn(place, until, session).await? {
+                WaitEnd::Woken => seen_all = false,
+                WaitEnd::TimeOver => {}
+                WaitEnd::Draining => return Ok(found),
             }
             self.context.queue(name)?;
+        }
+    }
+
+    /// Waits until a waiter is woken, its time is over, or no more leases are granted.
+    async fn wait_for_turn(
+        &self,
+        place: &WaiterSlot<'_>,
+        until: Duration,
+        session: Option<&ActiveSessionCall>,
+    ) -> Result<WaitEnd, QueueError> {
+        let left = until.saturating_sub(self.context.engine.clock.elapsed());
+        tokio::select! {
+            biased;
+            () = place.wait_until_woken() => Ok(WaitEnd::Woken),
+            () = self.context.drain.cancelled() => Ok(WaitEnd::Draining),
+            ended = session_end(session) => Err(ended),
+            () = self.context.engine.clock.sleep(left) => Ok(WaitEnd::TimeOver),
         }
     }
 

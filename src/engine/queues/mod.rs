@@ -106,6 +106,7 @@ pub use served_queue::Backlog;
 pub use session_list::LiveSession;
 pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall};
 pub use settle::{LeaseActionRequest, LeaseExtension, LeaseOutcome, SettleRequest, UpdateRequest};
+pub use waiters::FreeCredit;
 pub use watch::{DepthStream, DepthUpdate};
 pub use work_streams::{StreamLeaseRequest, StreamSession};
 

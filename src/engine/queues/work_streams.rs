@@ -16,7 +16,7 @@ use crate::queues::registry::QueueContext;
 use crate::queues::replayed_dequeues::LOST_ANSWER_PAUSE_MIN;
 use crate::queues::served_queue::ServedQueue;
 use crate::queues::sessions::HeartbeatOutcome;
-use crate::queues::waiters::WaiterSlot;
+use crate::queues::waiters::{FreeCredit, WaiterSlot};
 use tallystone_domain::limits::{
     DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, LOST_ANSWER_PAUSE_MAX, STREAM_REPEATS_MAX, WORK_WALK_PAUSE,
 };
@@ -37,6 +37,8 @@ pub struct StreamLeaseRequest {
     /// The filter that the messages must match.
     pub filter: Filter,
     pub call: Option<SessionCall>,
+    /// How many more leases the stream may get, also while it waits.
+    pub credit: FreeCredit,
 }
 
 /// The session of a stream; keeps the session alive until dropped.
@@ -103,16 +105,19 @@ impl Queues {
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(InvalidCommandPart::Lease.into());
         }
-        let StreamLeaseRequest { max, lease, filter, mut call } = ask;
+        let StreamLeaseRequest { max, lease, filter, mut call, credit } = ask;
         let ask = DequeueRequest { max, lease, filter, blocked: WhenBlocked::Wait, ..DequeueRequest::default() };
         let queues = names.iter().map(|name| self.context.queue(name)).collect::<Result<Vec<_>, _>>()?;
         let filter = Arc::new(ask.filter.clone());
-        let places: Vec<WaiterSlot<'_>> = queues.iter().map(|queue| queue.waiters.enter(Arc::clone(&filter))).collect();
+        let mut places: Vec<WaiterSlot<'_>> = Vec::with_capacity(queues.len());
+        places.extend(queues.iter().map(|queue| queue.waiters.enter(Arc::clone(&filter), Some(&credit))));
         let mut rounds = 0;
+        // Those that were woken before look first.
+        let mut is_first: Vec<bool> = places.iter().map(|place| !place.is_behind).collect();
         loop {
             let looked: Vec<u64> = places.iter().map(WaiterSlot::begin_look).collect();
             let mut unfinished = false;
-            for queue in &queues {
+            for (queue, _) in queues.iter().zip(&is_first).filter(|(_, is_first)| **is_first) {
                 let found = self.lease_for_stream(queue, &ask, &mut call).await?;
                 if found.has_leases() {
                     return Ok(found);
@@ -127,7 +132,9 @@ impl Queues {
                 }
                 continue;
             }
-            places.iter().zip(looked).for_each(|(place, looked)| place.sleep_after_look(looked));
+            let have_looked = places.iter().zip(looked).zip(&is_first).filter(|(_, is_first)| **is_first);
+            have_looked.for_each(|((place, looked), _)| place.sleep_after_look(looked));
+            is_first.fill(true);
             if !self.any_woken(&places).await {
                 return Ok(LeaseBatch::new(&self.context, &queues[0], call.map(|call| call.id)));
             }

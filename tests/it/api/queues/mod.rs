@@ -6,6 +6,7 @@ mod bulk_filters;
 mod busy;
 mod contents;
 mod counts;
+mod fair_shares;
 mod fields;
 mod history;
 mod items;

@@ -12,7 +12,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Streaming;
 
 use super::waiting::{comes_to_hold, until};
-use super::{Wire, clock, enqueue, with_mail, with_mail_at};
+use super::{Wire, clock, enqueue, lease, with_mail, with_mail_at};
 use crate::support::patience::PatientChannel;
 
 struct Worker {
@@ -216,4 +216,27 @@ async fn workers_that_wait_cost_the_store_nothing_and_one_message_wakes_one() {
     let (leases, _, _) = tokio::time::timeout(Duration::from_secs(60), any).await.expect("one of them gets it");
     assert_eq!(leases.len(), 1);
     assert_eq!(server.engine.stats().queue_commands.get() - before, 2, "the enqueue, and the dequeue of one worker");
+}
+
+#[tokio::test]
+async fn what_a_broken_connection_did_not_accept_goes_back_at_once() {
+    const MESSAGES: usize = 250;
+    // Responses of 50 messages and 1.6 MB. Two begin within the 2 MB that a worker takes unread, and a third waits for its turn.
+    const ACCEPTED: usize = 100;
+    const LEASED: usize = 150;
+    let server = Wire::start().await;
+    server.done("CreateQueue", json!({"queue": {"name": "mail", "default_lease": "3600s"}})).await;
+    let mut client = server.queues().await;
+    for _ in 0..MESSAGES / 50 {
+        let message = || wire::Message { payload: vec![7; 32 * 1024], ..Default::default() };
+        let messages = (0..50).map(|_| message()).collect();
+        let asked = wire::BatchEnqueueRequest { queue: "mail".to_owned(), messages };
+        client.batch_enqueue(asked).await.expect("it takes them");
+    }
+    let deaf = Worker::open(server.queues().await, asking(1_000)).await;
+    comes_to_hold(async || server.engine.stats().leases_given.get() == LEASED as u64).await;
+    drop(deaf);
+    let running = async || server.done("GetDepth", json!({"queue": "mail"})).await["running"].clone();
+    comes_to_hold(async || running().await == json!(ACCEPTED.to_string())).await;
+    assert_eq!(lease(&server).await["attemptNumber"], 1, "nobody has seen it");
 }

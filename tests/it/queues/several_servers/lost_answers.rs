@@ -11,7 +11,9 @@ use tallystone::domain::queue::filter::Filter;
 use tallystone::domain::queue::messages::message::MessageRef;
 use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::{MessageState, Refusal};
-use tallystone::engine::queues::{DequeueRequest, LeaseBatch, LeasedMessage, QueueError, Queues, StreamLeaseRequest};
+use tallystone::engine::queues::{
+    DequeueRequest, FreeCredit, LeaseBatch, LeasedMessage, QueueError, Queues, StreamLeaseRequest,
+};
 
 use super::SharingServer;
 use super::servers::{SECOND, SharedBench, depth, dequeue, enqueue, name, open, rest};
@@ -153,7 +155,8 @@ async fn a_stream_gets_the_leases_of_an_answer_that_was_lost() {
     let call = Some(stream.next_call());
     let queues = server.queues.clone();
     let leases = tokio::spawn(async move {
-        let ask = StreamLeaseRequest { max: 4, lease: None, filter: Filter::default(), call };
+        let ask =
+            StreamLeaseRequest { max: 4, lease: None, filter: Filter::default(), call, credit: FreeCredit::default() };
         queues.next_leases(&[name()], ask).await.map(LeaseBatch::take)
     });
     bench.pass(SECOND).await;

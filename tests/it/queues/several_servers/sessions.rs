@@ -10,7 +10,7 @@ use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::domain::queue::session_records::Ending;
 use tallystone::domain::queue::{MessageState, QueueName};
 use tallystone::engine::queues::{
-    DequeueRequest, LeasedMessage, QueueError, Queues, SentSessionCall, SettleRequest, StreamLeaseRequest,
+    DequeueRequest, FreeCredit, LeasedMessage, QueueError, Queues, SentSessionCall, SettleRequest, StreamLeaseRequest,
     StreamSession,
 };
 
@@ -44,7 +44,13 @@ async fn complete(queues: &Queues, lease: &LeasedMessage) {
 
 /// Dequeues for a stream, once.
 async fn stream_leases(queues: &Queues, stream: &mut StreamSession, max: usize) -> Vec<LeasedMessage> {
-    let ask = StreamLeaseRequest { max, lease: None, filter: Filter::default(), call: Some(stream.next_call()) };
+    let ask = StreamLeaseRequest {
+        max,
+        lease: None,
+        filter: Filter::default(),
+        call: Some(stream.next_call()),
+        credit: FreeCredit::default(),
+    };
     let found = queues.next_leases(&[name()], ask).await.expect("leases");
     found.take()
 }

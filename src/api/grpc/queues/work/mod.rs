@@ -2,8 +2,8 @@
 //!
 //! A task per stream produces one response at a time, after the connection has accepted the previous one. So a worker that
 //! does not read gets no more responses and does not delay other workers; its leases expire. When the worker half-closes the
-//! stream, its unsettled leases are released. When the connection breaks, they expire. A draining server grants no leases
-//! but accepts settlements until all leases of the stream have ended.
+//! stream, its unsettled leases are released. When the connection breaks, those that it has accepted expire, and the others are
+//! released. A draining server grants no leases but accepts settlements until all leases of the stream have ended.
 //!
 //! In a session, the stream replaces the heartbeat while its connection is up and accepts data. A lease is bound to the
 //! session once the connection has accepted it. Pings detect dead connections.
@@ -11,7 +11,10 @@
 mod unsettled_leases;
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures_util::stream::BoxStream;
@@ -34,7 +37,8 @@ use tallystone_domain::queue::messages::settlement::SettleAction;
 use tallystone_engine::call_limiter::StreamPlaces;
 use tallystone_engine::caller_quota::QuotaPermit;
 use tallystone_engine::queues::{
-    CancelNotice, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SettleRequest, StreamLeaseRequest, StreamSession,
+    CancelNotice, FreeCredit, HeartbeatOutcome, LeaseBatch, QueueError, Queues, SettleRequest, StreamLeaseRequest,
+    StreamSession,
 };
 use tallystone_proto::queue::v1 as wire;
 use unsettled_leases::{SentLease, UnsettledLeases};
@@ -65,15 +69,17 @@ where
         lease: None,
         filter: Filter::default(),
         session: None,
-        credit: 0,
+        credit: FreeCredit::default(),
         unsettled: UnsettledLeases::default(),
         dequeuing: None,
+        dequeued: None,
         heartbeat: None,
         draining: false,
         _permit: permit,
     };
-    queues.run_in_background(worker.run(responses));
-    ReceiverStream::new(taken).boxed()
+    let accepted = AcceptedResponses::default();
+    queues.run_in_background(worker.run(responses, accepted.clone()));
+    ReceiverStream::new(taken).inspect(move |_| accepted.count()).boxed()
 }
 
 struct WorkerStream<S> {
@@ -88,13 +94,29 @@ struct WorkerStream<S> {
     lease: Option<Duration>,
     filter: Filter,
     session: Option<StreamSession>,
-    credit: u32,
+    credit: FreeCredit,
     /// The leases that were sent and not settled.
     unsettled: UnsettledLeases,
     dequeuing: Option<DequeueFuture>,
+    /// What a dequeue found while the connection did not accept responses.
+    dequeued: Option<Result<LeaseBatch, QueueError>>,
     heartbeat: Option<HeartbeatFuture>,
     draining: bool,
     _permit: QuotaPermit,
+}
+
+/// Counts the responses that the connection of a stream has accepted.
+#[derive(Clone, Default)]
+struct AcceptedResponses(Arc<AtomicU64>);
+
+impl AcceptedResponses {
+    fn count(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn counted(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
 }
 
 /// The next event of a stream.
@@ -118,8 +140,15 @@ enum WorkerStreamStep {
 
 impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerStream<S> {
     /// Runs until the worker, the connection, the server or an error ends it.
-    async fn run(mut self, responses: mpsc::Sender<Result<wire::WorkResponse, Status>>) {
-        while let Ok(room) = responses.reserve().await {
+    async fn run(mut self, responses: mpsc::Sender<Result<wire::WorkResponse, Status>>, accepted: AcceptedResponses) {
+        let (mut sent, mut last_leases) = (0, 0);
+        loop {
+            let room = tokio::select! {
+                biased;
+                room = responses.reserve() => room,
+                never = self.finish_dequeue() => match never {},
+            };
+            let Ok(room) = room else { break };
             // The channel has capacity 1 and is empty, so the connection has accepted all previous responses.
             if let Some(session) = &mut self.session
                 && session.taken()
@@ -128,14 +157,22 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             }
             let answer = tokio::select! {
                 biased;
-                () = responses.closed() => return,
+                () = responses.closed() => break,
                 answer = self.answer() => answer,
             };
             match answer {
-                Ok(Some(answer)) => room.send(Ok(answer)),
+                Ok(Some(answer)) => {
+                    (sent, last_leases) = (sent + 1, answer.leases.len());
+                    room.send(Ok(answer));
+                }
                 Ok(None) => return,
                 Err(status) => return room.send(Err(status)),
             }
+        }
+        // Nobody has seen the leases of a response that the connection did not accept. A session may come back for them.
+        if accepted.counted() < sent && self.session.is_none() {
+            let unseen = self.unsettled.take_newest(last_leases);
+            release(&self.queues, unseen).await;
         }
     }
 
@@ -151,7 +188,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     }
 
     async fn step(&mut self) -> Result<WorkerStreamStep, Status> {
-        if self.draining && self.unsettled.is_empty() {
+        if self.draining && self.unsettled.is_empty() && self.dequeued.is_none() {
             return Err(ApiError::new(Reason::ShuttingDown, "the server is stopping and issues no more leases").into());
         }
         self.begin_dequeue();
@@ -164,8 +201,9 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
                 self.handle_request(request.map_err(errors::with_reason)?).await.map(WorkerStreamStep::Answer)
             }
             WorkerStreamEvent::Request(None) => {
-                self.dequeuing = None;
-                self.release_unsettled().await;
+                (self.dequeuing, self.dequeued) = (None, None);
+                let unsettled = self.unsettled.take_all();
+                release(&self.queues, unsettled).await;
                 Ok(WorkerStreamStep::End)
             }
             WorkerStreamEvent::DequeueDone(found) => self.send_leases(found),
@@ -178,26 +216,40 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     }
 
     fn begin_dequeue(&mut self) {
-        if self.names.is_empty() || self.dequeuing.is_some() || self.credit == 0 || self.draining {
+        let credit = self.credit.leases();
+        let is_busy = self.dequeuing.is_some() || self.dequeued.is_some();
+        if self.names.is_empty() || is_busy || credit == 0 || self.draining {
             return;
         }
         let ask = StreamLeaseRequest {
-            max: WORK_LEASES_AT_ONCE_MAX.min(self.credit as usize),
+            max: WORK_LEASES_AT_ONCE_MAX.min(credit as usize),
             lease: self.lease,
             filter: self.filter.clone(),
             call: self.session.as_mut().map(StreamSession::next_call),
+            credit: self.credit.clone(),
         };
         let (queues, names) = (self.queues.clone(), self.names.clone());
         self.dequeuing = Some(async move { queues.next_leases(&names, ask).await }.boxed());
     }
 
+    /// Goes on with the dequeue while the connection accepts no response. It may have been woken for a message, and no other
+    /// worker is woken for that before it has looked. Never ends.
+    async fn finish_dequeue(&mut self) -> Infallible {
+        if let Some(dequeuing) = &mut self.dequeuing {
+            self.dequeued = Some(dequeuing.await);
+            self.dequeuing = None;
+        }
+        std::future::pending().await
+    }
+
     async fn event(&mut self) -> WorkerStreamEvent {
-        let Self { requests, drain, cancels, dequeuing, heartbeat, draining, names, session, .. } = self;
+        let Self { requests, drain, cancels, dequeuing, dequeued, heartbeat, draining, names, session, .. } = self;
         let has_heartbeat = heartbeat.is_some();
         let found = async {
-            match dequeuing {
-                Some(dequeuing) => dequeuing.await,
-                None => std::future::pending().await,
+            match (dequeued.take(), dequeuing) {
+                (Some(dequeued), _) => dequeued,
+                (None, Some(dequeuing)) => dequeuing.await,
+                (None, None) => std::future::pending().await,
             }
         };
         let heartbeat_result = async {
@@ -263,7 +315,8 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             self.unsettled.add(SentLease { queue: queue.clone(), key, token: lease.lease_token.clone() });
             leases.push(lease);
         }
-        self.credit = self.credit.saturating_sub(u32::try_from(leases.len()).unwrap_or(u32::MAX));
+        let sent = u32::try_from(leases.len()).unwrap_or(u32::MAX);
+        self.credit.set(self.credit.leases().saturating_sub(sent));
         let answer = wire::WorkResponse { leases, ..wire::WorkResponse::default() };
         Ok(if answer.leases.is_empty() { WorkerStreamStep::NoResponse } else { WorkerStreamStep::Answer(answer) })
     }
@@ -316,7 +369,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         if let Some(session) = &mut self.session {
             session.renew_session().map_err(to_status)?;
         }
-        let credit = u32::try_from(request.credit).ok().map(|credit| credit.saturating_add(self.credit));
+        let credit = u32::try_from(request.credit).ok().map(|credit| credit.saturating_add(self.credit.leases()));
         let Some(credit) = credit.filter(|credit| *credit <= WORK_CREDIT_MAX) else {
             let what = format!("credit must be 0 or more, and at most {WORK_CREDIT_MAX} may be outstanding");
             return Err(ApiError::new(Reason::InvalidRange, what).at("credit").into());
@@ -325,7 +378,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             let what = format!("one message carries at most {WORK_CREDIT_MAX} settlements and as many extensions");
             return Err(ApiError::new(Reason::InvalidBatchSize, what).at("settlements").into());
         }
-        self.credit = credit;
+        self.credit.set(credit);
         let _place = self.places.take(CallClass::Settle);
         let results = self.settle(request.settlements).await;
         let mut extended = Vec::with_capacity(request.extensions.len());
@@ -431,14 +484,13 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             }
         }
     }
+}
 
-    /// Releases the unsettled leases of the worker. A lease that cannot be released expires.
-    async fn release_unsettled(&mut self) {
-        let release = |sent: SentLease| {
-            let queues = self.queues.clone();
-            let item = SettleRequest { token: sent.token, verb: SettleAction::Release, delay: None, error: None };
-            async move { queues.settle(&sent.queue.1, item).await }
-        };
-        let _ = futures_util::future::join_all(self.unsettled.take_all().into_iter().map(release)).await;
-    }
+/// Releases leases. One that cannot be released expires.
+async fn release(queues: &Queues, leases: Vec<SentLease>) {
+    let release = |sent: SentLease| {
+        let item = SettleRequest { token: sent.token, verb: SettleAction::Release, delay: None, error: None };
+        async move { queues.settle(&sent.queue.1, item).await }
+    };
+    let _ = futures_util::future::join_all(leases.into_iter().map(release)).await;
 }

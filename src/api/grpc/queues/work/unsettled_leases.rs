@@ -65,6 +65,13 @@ impl UnsettledLeases {
         self.in_order.get(number).map(|sent| sent.token.as_str())
     }
 
+    /// Takes so many of the newest leases, newest first.
+    pub fn take_newest(&mut self, count: usize) -> Vec<SentLease> {
+        let newest = self.in_order.values().rev().take(count).cloned().collect::<Vec<_>>();
+        newest.iter().for_each(|sent| self.remove(&sent.token));
+        newest
+    }
+
     /// Takes all leases, oldest first.
     pub fn take_all(&mut self) -> Vec<SentLease> {
         std::mem::take(self).in_order.into_values().collect()
@@ -89,6 +96,15 @@ mod tests {
         assert_eq!(held.token_of(QueueId(1), sent(4).key), None);
         assert_eq!(held.token_of(QueueId(1), sent(5).key), Some("t-5"));
         assert_eq!(held.take_all().len(), WORK_LEASES_KEPT_MAX);
+        assert!(held.is_empty() && held.by_token.is_empty() && held.by_message.is_empty());
+    }
+
+    #[test]
+    fn the_newest_leases_can_be_taken_back() {
+        let mut held = UnsettledLeases::default();
+        (0..5).for_each(|number| held.add(sent(number)));
+        assert_eq!(held.take_newest(2), [sent(4), sent(3)]);
+        assert_eq!(held.take_newest(9).len(), 3);
         assert!(held.is_empty() && held.by_token.is_empty() && held.by_message.is_empty());
     }
 
