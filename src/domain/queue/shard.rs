@@ -386,7 +386,8 @@ impl Shard {
         if to != MessageState::Running && message.lease.is_some() {
             message.lease = None;
         }
-        if to == MessageState::Pending && trigger != Trigger::Update {
+        // Whose window is over has been ready since then, however late that was noticed.
+        if to == MessageState::Pending && !matches!(trigger, Trigger::Update | Trigger::WindowOver) {
             message.visible_at = now;
         }
         message.end_ttl_once_leased();

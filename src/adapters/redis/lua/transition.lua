@@ -142,7 +142,8 @@ function F.apply(M, trigger, delayed, change, with)
   if to ~= STATE.Running then
     M.lease = nil
   end
-  if to == STATE.Pending and trigger ~= TRIGGER.Update then
+  -- Whose window is over has been ready since then, however late that was noticed.
+  if to == STATE.Pending and trigger ~= TRIGGER.Update and trigger ~= TRIGGER.WindowOver then
     M.visible_at = now
   end
   if M.first_leased_at then
