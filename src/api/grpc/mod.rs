@@ -69,6 +69,12 @@ fn settable<T: OutputOnly>(request: Request<T>) -> Result<T, ApiError> {
     }
 }
 
+/// Refuses the etag of something that does not exist yet.
+fn refuse_etag<T>(etag: Option<T>, path: &str) -> Result<(), ApiError> {
+    let what = "a call that creates takes no etag, since there is no version yet; omit it, or update what exists";
+    etag.map_or(Ok(()), |_| Err(ApiError::new(Reason::InvalidField, format!("{path}: {what}")).at(path)))
+}
+
 /// The caller whose share of resources the call uses: the principal of its key, or else its peer's address.
 fn caller_of<T>(request: &Request<T>) -> CallerId {
     if let Some(identity) = request.extensions().get::<Arc<Identity>>() {

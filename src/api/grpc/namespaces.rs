@@ -11,7 +11,7 @@ use tonic::{Request, Response, Status};
 use crate::documents::{self, DocumentNamespace};
 use crate::errors::ApiError;
 use crate::grpc::namespace_convert::{action_message, change_message, draft_of, namespace_message};
-use crate::grpc::{caller_of, principal_of, rights_of, settable};
+use crate::grpc::{caller_of, principal_of, refuse_etag, rights_of, settable};
 use crate::paging::{self, PagedRequest};
 use tallystone_domain::access::{AccessResource, Asked, CallRights, ListRights, Permitted, Principal, Sealed};
 use tallystone_domain::counter::{NamespaceId, NamespaceName};
@@ -89,7 +89,8 @@ impl NamespaceService for NamespacesApi {
     ) -> Result<Response<pb::CreateNamespaceResponse>, Status> {
         let (actor, rights, maker) = (actor_of(&request), rights_of(&request)?, caller_of(&request));
         let pb::CreateNamespaceRequest { namespace, reason } = settable(request)?;
-        let (draft, _etag) = sent_draft(&rights, namespace)?;
+        let (draft, etag) = sent_draft(&rights, namespace)?;
+        refuse_etag(etag, "namespace.etag")?;
         let namespaces = self.namespaces.with(&draft).of_maker(maker);
         let made = namespaces.create(draft.into_inner(), Author { actor, reason }).await.map_err(ApiError::from)?;
         Ok(Response::new(pb::CreateNamespaceResponse { namespace: Some(namespace_message(&made)) }))

@@ -61,8 +61,8 @@ struct RedriveArgs {
     #[arg(short, long, value_name = "NAME")]
     queue: String,
     /// One message, by its id or key [default: all messages that are errored now].
-    #[arg(default_value = "", hide_default_value = true, value_name = "MESSAGE")]
-    message_id: String,
+    #[arg(value_name = "MESSAGE")]
+    message_id: Option<String>,
     /// The shard key or exclusivity value of the message, which limits the search for the id.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "message_id")]
     shard_key: String,
@@ -71,7 +71,7 @@ struct RedriveArgs {
     meta: Vec<(String, String)>,
     /// Only messages whose last error has this signature. An empty one selects messages without a signature, one by
     /// one.
-    #[arg(long, value_name = "TEXT", conflicts_with = "message_id")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "message_id")]
     error_signature: Option<String>,
     /// The maximum number of messages per second [default: as fast as possible]; not with an empty --error-signature.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..), conflicts_with = "message_id")]
@@ -83,7 +83,7 @@ struct RedriveArgs {
     #[arg(long)]
     no_wait: bool,
     /// The reason, recorded in the audit.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -144,7 +144,7 @@ impl ClientContext {
         let one = async |letter: &DeadLetter| {
             let request = pb::RedriveMessagesRequest {
                 queue: args.queue.clone(),
-                message_id: letter.key.clone(),
+                message_id: Some(letter.key.clone()),
                 request_token: self.client.message_id(),
                 ..Default::default()
             };

@@ -592,9 +592,10 @@ pub struct DequeueRequest {
     /// found. In a session each shard responds once, so fewer messages may come.
     #[prost(int32, tag = "12")]
     pub min_messages: i32,
-    /// Leases only this message, if it is pending. Its id or its key.
-    #[prost(string, tag = "9")]
-    pub message_id: ::prost::alloc::string::String,
+    /// Leases only this message, if it is pending. Its id or its key. An empty one is refused, since it is rather a mistake
+    /// than a wish for any.
+    #[prost(string, optional, tag = "9")]
+    pub message_id: ::core::option::Option<::prost::alloc::string::String>,
     /// The shard key or exclusivity value of the message. It limits the lookup of the id to one shard. Empty to look in
     /// all shards.
     #[prost(string, tag = "10")]
@@ -1246,10 +1247,10 @@ pub struct RedriveMessagesRequest {
     /// The signature that their last error must have. Empty for any.
     #[prost(string, tag = "9")]
     pub error_signature: ::prost::alloc::string::String,
-    /// One message, by its id or its key, without `filter`, `error_signature` and `rate`. Empty for all messages that are
-    /// errored when the redrive begins.
-    #[prost(string, tag = "2")]
-    pub message_id: ::prost::alloc::string::String,
+    /// One message, by its id or its key, without `filter`, `error_signature` and `rate`. If absent, all messages that are
+    /// errored when the redrive begins. An empty one is refused, since it is rather a mistake than a wish for all.
+    #[prost(string, optional, tag = "2")]
+    pub message_id: ::core::option::Option<::prost::alloc::string::String>,
     /// The shard key or exclusivity value of the message. It limits the lookup of the id to one shard. Empty to look in
     /// all shards.
     #[prost(string, tag = "3")]

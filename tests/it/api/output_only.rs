@@ -208,3 +208,25 @@ async fn a_null_in_such_a_field_is_an_absent_field_and_an_etag_may_come_back() {
     let again = json!({"queue": {"name": "mail", "etag": made["queue"]["etag"], "default_max_attempts": 7}});
     assert_eq!(ask("UpdateQueue", again).await["queue"]["defaultMaxAttempts"], 7);
 }
+
+#[tokio::test]
+async fn an_etag_is_refused_where_something_is_made() {
+    let server = Wire::start().await;
+    let ask = async |path: &str, body: Value| {
+        let headers = [("content-type", "application/json")];
+        let answer = server.http("POST", path, &headers, &body.to_string()).await;
+        (answer.status, super::json(&answer.body))
+    };
+    let etag = ask("/tallystone.queue.v1.QueueService/CreateQueue", json!({"queue": {"name": "mail"}})).await.1["queue"]
+        ["etag"]
+        .clone();
+    let queue = json!({"queue": {"name": "other", "etag": etag}});
+    let refused = ask("/tallystone.queue.v1.QueueService/CreateQueue", queue).await;
+    assert!(refused.0 == 400 && refused.1.to_string().contains("queue.etag"), "{refused:?}");
+    let made = json!({"namespace": {"name": "one", "mode": "MODE_EVENTUAL"}});
+    let made = ask("/tallystone.admin.v1.NamespaceService/CreateNamespace", made).await;
+    assert_eq!(made.0, 200, "{made:?}");
+    let again = json!({"namespace": {"name": "two", "mode": "MODE_EVENTUAL", "etag": made.1["namespace"]["etag"]}});
+    let refused = ask("/tallystone.admin.v1.NamespaceService/CreateNamespace", again).await;
+    assert!(refused.0 == 400 && refused.1.to_string().contains("namespace.etag"), "{refused:?}");
+}

@@ -175,6 +175,14 @@ pub fn optional_message_ref(id: &str, shard_key: &str) -> Result<Option<MessageR
     }
 }
 
+/// Decodes a reference to one message that may be absent. An empty one is refused: it would stand for other messages.
+fn present_message_ref(id: Option<&str>, shard_key: &str) -> Result<Option<MessageRef>, QueueError> {
+    match id {
+        Some(id) => message_ref(id, shard_key).map(Some),
+        None => optional_message_ref("", shard_key),
+    }
+}
+
 /// Decodes a change of a message, which must change something.
 pub fn update(sent: wire::UpdateMessageRequest) -> Result<UpdateRequest, QueueError> {
     if sent.visible_time.is_some() && sent.invisibility.is_some() {
@@ -215,7 +223,7 @@ pub fn update(sent: wire::UpdateMessageRequest) -> Result<UpdateRequest, QueueEr
 
 /// Decodes a redrive.
 pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, QueueError> {
-    let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
+    let message = present_message_ref(sent.message_id.as_deref(), &sent.shard_key)?;
     let rate = u32::try_from(sent.rate)
         .map_err(|_negative| field_error("rate", Reason::InvalidRange, "rate is negative; send 0 or more"))?;
     let of_several = [
@@ -238,7 +246,10 @@ pub fn redrive(sent: wire::RedriveMessagesRequest) -> Result<RedriveRequest, Que
 /// Decodes a cancel of many messages, which must select them.
 pub fn cancel_messages(sent: wire::CancelMessagesRequest) -> Result<CancelRequest, QueueError> {
     if sent.filter.is_empty() != sent.all {
-        let what = "select the messages to cancel: send filter or all";
+        let what = match sent.all {
+            false => "select the messages to cancel: send filter or all",
+            true => "filter and all contradict each other; send only one of them",
+        };
         return Err(field_error("filter", Reason::InvalidArgument, what));
     }
     let token = (!sent.request_token.is_empty()).then_some(sent.request_token);
@@ -282,7 +293,7 @@ pub fn dequeue_request(
 ) -> Result<DequeueRequest, QueueError> {
     let session = call_of_session(&sent, session)?;
     let wait = duration("wait", sent.wait)?.unwrap_or_default();
-    let message = optional_message_ref(&sent.message_id, &sent.shard_key)?;
+    let message = present_message_ref(sent.message_id.as_deref(), &sent.shard_key)?;
     let max = count("max_messages", sent.max_messages, 1)?;
     let min = count("min_messages", sent.min_messages, 1)?;
     if min > max {

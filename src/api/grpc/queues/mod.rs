@@ -18,7 +18,7 @@ use tonic::{Request, Response, Status, Streaming};
 
 use crate::errors::ApiError;
 use crate::grpc::namespaces::actor_of;
-use crate::grpc::{CallTime, caller_of, places_of, rights_of, saturating_i64, settable};
+use crate::grpc::{CallTime, caller_of, places_of, refuse_etag, rights_of, saturating_i64, settable};
 use crate::time;
 use tallystone_domain::Reason;
 use tallystone_domain::access::ResourceKind;
@@ -62,7 +62,8 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::CreateQueueResponse> {
         let (actor, rights, maker) = (actor_of(&request), rights_of(&request)?, caller_of(&request));
         let wire::CreateQueueRequest { queue, reason } = settable(request)?;
-        let (draft, _etag) = settings::draft_of(&rights, queue)?;
+        let (draft, etag) = settings::draft_of(&rights, queue)?;
+        refuse_etag(etag, "queue.etag")?;
         let queues = self.queues(&draft)?.of_maker(maker);
         let made = queues.create(draft.into_inner(), Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))

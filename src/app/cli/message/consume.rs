@@ -37,8 +37,8 @@ pub struct PullArgs {
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// Only this message, by its id or key.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "MESSAGE")]
-    id: String,
+    #[arg(long, value_name = "MESSAGE")]
+    id: Option<String>,
     /// The shard key or exclusivity value of the message, which limits the search for the id.
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY", requires = "id")]
     shard_key: String,
@@ -87,10 +87,10 @@ pub struct FailArgs {
     #[arg(long, value_name = "TIME", value_parser = duration)]
     delay: Option<Duration>,
     /// The error text, shown with the message.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     error: String,
     /// The error signature, which groups failures of the same kind.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     signature: String,
 }
 

@@ -217,6 +217,13 @@ async fn counts_batches_and_pages_have_their_bounds() {
     server.refused("ListMessages", json!({"queue": "mail", "page_token": "x"}), Reason::InvalidPageToken).await;
     server.refused("ListMessages", json!({"queue": "mail", "page_size": -1}), Reason::InvalidPageSize).await;
     server.refused("RedriveMessages", json!({"queue": "mail", "rate": -1}), Reason::InvalidRange).await;
+    for method in ["RedriveMessages", "DiscardMessages", "CancelMessages"] {
+        let asked = server.ask(method, json!({"queue": "mail", "message_id": ""})).await;
+        assert!(asked.0 >= 400, "{method}: an empty id is no wish for all messages: {}", asked.1);
+    }
+    for method in ["RedriveMessages", "Dequeue"] {
+        server.refused(method, json!({"queue": "mail", "message_id": ""}), Reason::InvalidMessageId).await;
+    }
     for (method, more) in [
         ("RedriveMessages", json!({"shard_key": "k"})),
         ("RedriveMessages", json!({"message_id": "m", "filter": {"a": "b"}})),

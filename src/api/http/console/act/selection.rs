@@ -252,7 +252,8 @@ async fn answer(
             return Ok(if is_running { OneEnd::Asked } else { OneEnd::Done });
         }
         SelectedAct::Redrive => {
-            let request = pb::RedriveMessagesRequest { queue, message_id, request_token, ..Default::default() };
+            let request =
+                pb::RedriveMessagesRequest { queue, message_id: Some(message_id), request_token, ..Default::default() };
             calls.ask_within::<pb::RedriveMessagesResponse>(&method, &request, ACT_WAIT).await?;
         }
         SelectedAct::Discard => {
