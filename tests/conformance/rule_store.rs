@@ -49,7 +49,7 @@ fn moved(rule: Rule, fired_through: u64) -> Rule {
     let progress = RuleProgress {
         generation: rule.progress.generation + 1,
         fired_through,
-        pending: Some(CrossingClaim { from: fired_through, through: fired_through + 3, time: at(7) }),
+        pending: Some(CrossingClaim { from: fired_through, through: fired_through + 3, time: at(7), is_refused: true }),
         as_of: at(6),
         clear: Some(EventKey { time: at(3), id: EventId::text("clear") }),
         epoch: 4,

@@ -29,10 +29,11 @@ pub fn encode_rule(rule: &Rule) -> Vec<u8> {
         RuleCondition::Every(step) => (0, step.get()),
     };
     let pair = |(key, value): (&str, &str)| StoredRulePair { key: key.to_owned(), value: value.to_owned() };
-    let claim_of = |CrossingClaim { from, through, time }: &CrossingClaim| StoredRuleClaim {
+    let claim_of = |CrossingClaim { from, through, time, is_refused }: &CrossingClaim| StoredRuleClaim {
         from: *from,
         through: *through,
         time: time.micros(),
+        is_refused: *is_refused,
     };
     StoredRule {
         format: FORMAT,
@@ -108,6 +109,7 @@ fn progress_from(stored: &StoredRule) -> Result<RuleProgress, CorruptValue> {
         from: claim.from,
         through: claim.through,
         time: Timestamp::from_micros(claim.time),
+        is_refused: claim.is_refused,
     };
     let fired = |id: &String| {
         let id = MessageId::new(id).map_err(|_| corrupt("a message id out of bounds"))?;
@@ -158,11 +160,9 @@ mod tests {
 
     fn progress() -> impl Strategy<Value = RuleProgress> {
         let time = || any::<i32>().prop_map(|seconds| Timestamp::from_secs(i64::from(seconds)));
-        let claim = (any::<u64>(), any::<u64>(), time()).prop_map(|(from, through, time)| CrossingClaim {
-            from,
-            through,
-            time,
-        });
+        let claim = (any::<u64>(), any::<u64>(), time(), any::<bool>());
+        let claim =
+            claim.prop_map(|(from, through, time, is_refused)| CrossingClaim { from, through, time, is_refused });
         let clear = (time(), "[a-z]{1,9}").prop_map(|(time, id)| EventKey { time, id: EventId::text(&id) });
         let fired = ("[a-z]{1,9}", time())
             .prop_map(|(id, time)| FiredMessage { id: MessageId::new(&id).expect("an id"), time });

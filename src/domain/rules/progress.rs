@@ -8,6 +8,9 @@
 //! Each arrow is one compare-and-set. A message is sent only for a stored claim, and with what the claim says. So whoever
 //! finds a pending claim sends the same message with the same token.
 //!
+//! A queue that refuses a message has looked for its token before, so nothing that was sent for the claim is in the queue. The claim
+//! is then marked, and timed anew before the next try: a queue may refuse for longer than it knows tokens.
+//!
 //! A counter begins anew in three cases, each only after the rule has fired:
 //! - a clear was folded in that is newer than the known one
 //! - the count is 0 or below
@@ -49,6 +52,8 @@ pub struct CrossingClaim {
     pub through: u64,
     /// When they were claimed, by the clock of queue tokens: the generation time of the message.
     pub time: Timestamp,
+    /// Whether the queue refused the last message of the claim, and nothing was sent since.
+    pub is_refused: bool,
 }
 
 /// A message that a queue has taken.
@@ -113,7 +118,8 @@ impl RuleProgress {
         }
         let reached = spec.condition.reached(seen.count);
         if reached > next.fired_through && self.may_fire(spec, now) {
-            next.pending = Some(CrossingClaim { from: next.fired_through, through: reached, time: now });
+            let from = next.fired_through;
+            next.pending = Some(CrossingClaim { from, through: reached, time: now, is_refused: false });
             next.last_claimed = Some(now);
         }
         if next == *self {
@@ -134,6 +140,22 @@ impl RuleProgress {
         }
         self.problem = None;
         self
+    }
+
+    /// The progress after the queue refused the message of the pending claim, so that it surely has none of it.
+    #[must_use]
+    pub fn refused(mut self) -> Self {
+        self.pending = self.pending.map(|claim| CrossingClaim { is_refused: true, ..claim });
+        self
+    }
+
+    /// The progress before the message of a claim that was refused is sent again, with a new time. None if that cannot be told of
+    /// the claim.
+    #[must_use]
+    pub fn timed_anew(&self, now: Timestamp) -> Option<Self> {
+        let claim = self.pending.filter(|claim| claim.is_refused)?;
+        let time = now.max(claim.time);
+        Some(Self { pending: Some(CrossingClaim { time, is_refused: false, ..claim }), ..self.clone() })
     }
 
     /// The progress after the queue could no longer tell whether it has the message of the pending claim.

@@ -132,10 +132,25 @@ fn crossings_beyond_the_rate_wait_for_the_next_message() {
 }
 
 #[test]
+fn only_a_refused_claim_is_timed_anew_and_keeps_what_it_covers() {
+    let spec = spec(60);
+    let claimed = RuleProgress::new(1).observe(&spec, &exact(35, 1), at(100)).expect("the first");
+    assert_eq!(claimed.timed_anew(at(500)), None, "its message may be on its way");
+    let refused = claimed.clone().refused();
+    let again = refused.timed_anew(at(500)).expect("nothing of it is in the queue");
+    assert_eq!((crossings(again.pending), again.pending.map(|claim| claim.time)), (Some((0, 3)), Some(at(500))));
+    assert_eq!(again.timed_anew(at(900)), None, "its new message may be on its way");
+    let (first, second) = (claimed.pending.expect("a claim"), again.pending.expect("a claim"));
+    assert_eq!(claimed.message_id(&spec.name, &first), again.message_id(&spec.name, &second), "it is the same message");
+    assert_eq!(refused.timed_anew(at(50)).and_then(|back| back.pending).map(|claim| claim.time), Some(at(100)));
+    assert_eq!(RuleProgress::new(1).refused().pending, None);
+}
+
+#[test]
 fn the_longest_id_is_an_id() {
     let name = RuleName::new(&"r".repeat(28)).expect("the longest name");
     let progress = RuleProgress::new(u32::MAX);
-    let claim = CrossingClaim { from: 0, through: i64::MAX.unsigned_abs(), time: at(0) };
+    let claim = CrossingClaim { from: 0, through: i64::MAX.unsigned_abs(), time: at(0), is_refused: false };
     assert_eq!(progress.message_id(&name, &claim).to_string().len(), 64);
 }
 

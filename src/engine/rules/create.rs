@@ -58,7 +58,7 @@ fn refuse_own_queue(spec: &RuleSpec) -> Result<(), Reject> {
 /// The message with the longest metadata that the rule will ever send. It has no time, so that it is never too old.
 fn longest_message(spec: &RuleSpec) -> SentMessage {
     let longest = i64::MAX.unsigned_abs();
-    let claim = CrossingClaim { from: longest, through: longest, time: Timestamp::MIN };
+    let claim = CrossingClaim { from: longest, through: longest, time: Timestamp::MIN, is_refused: false };
     SentMessage { token_time: None, ..message_of(spec, &claim) }
 }
 

@@ -5,6 +5,8 @@ use crate::queues::{Queues, SentMessage};
 use crate::rules::{RuleError, Rules};
 use tallystone_domain::Reason;
 use tallystone_domain::limits::RULE_PROBLEM_BYTES_MAX;
+use tallystone_domain::queue::messages::message::MessageRef;
+use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::rules::{CrossingClaim, Rule, RuleProgress, RuleSpec};
 
 /// What an evaluation came to.
@@ -32,6 +34,11 @@ impl Rules {
     }
 
     async fn run(&self, queues: &Queues, mut rule: Rule) -> Result<(), RuleError> {
+        if rule.progress.pending.is_some_and(|claim| claim.is_refused)
+            && let Some(progress) = rule.progress.timed_anew(queues.token_time().await?)
+        {
+            rule = self.store.update(Rule { progress, ..rule }).await?;
+        }
         if let Some(claim) = rule.progress.pending {
             match self.send(queues, rule, claim).await? {
                 Evaluated::Stored(settled) => rule = *settled,
@@ -42,7 +49,10 @@ impl Rules {
         let seen = match self.counting.exact_count(&spec.namespace, spec.counter.clone()).await {
             Ok(Some(seen)) => seen,
             Ok(None) => return Ok(()), // the next round finds it rolled up
-            Err(error) => return self.note_problem(rule, error.into()).await,
+            Err(error) => {
+                let progress = rule.progress.clone();
+                return self.note_problem(rule, progress, error.into()).await;
+            }
         };
         let now = queues.token_time().await?;
         let well = RuleProgress { problem: None, ..rule.progress.clone() };
@@ -65,13 +75,19 @@ impl Rules {
         let message = SentMessage { id: Some(id.clone()), ..message_of(spec, &claim) };
         let (progress, counted) = match queues.enqueue(&CallerId::nobody(), &spec.queue, message).await {
             Ok(_) => (rule.progress.clone().fired(id), &counts.fired),
-            Err(error) if error.reason() == Reason::TokenExpired => {
-                tracing::warn!(rule = %spec.name, message = %id, "the queue can no longer tell whether it has the message \
-                    of a counter rule; it is not sent again");
-                (rule.progress.clone().expired(), &counts.uncertain)
-            }
+            Err(error) if error.reason() == Reason::TokenExpired => match self.has_message(queues, spec, &id).await? {
+                true => (rule.progress.clone().fired(id), &counts.fired),
+                false => {
+                    tracing::warn!(rule = %spec.name, message = %id, "the queue can no longer tell whether it had the \
+                        message of a counter rule; it is not sent again");
+                    (rule.progress.clone().expired(), &counts.uncertain)
+                }
+            },
             Err(error) => {
-                self.note_problem(rule, error.into()).await?;
+                // The shard looked for the token first, so nothing of this claim was applied.
+                let is_absent = matches!(error.reason(), Reason::EnqueueBlocked | Reason::QueueFull);
+                let progress = if is_absent { rule.progress.clone().refused() } else { rule.progress.clone() };
+                self.note_problem(rule, progress, error.into()).await?;
                 return Ok(Evaluated::Over);
             }
         };
@@ -80,8 +96,18 @@ impl Rules {
         Ok(Evaluated::Stored(Box::new(settled)))
     }
 
-    /// Keeps what stands in the way of a rule, where people see it. What passes by itself is only logged.
-    async fn note_problem(&self, rule: Rule, error: RuleError) -> Result<(), RuleError> {
+    /// Whether the queue has the message of this id.
+    async fn has_message(&self, queues: &Queues, spec: &RuleSpec, id: &MessageId) -> Result<bool, RuleError> {
+        let message = MessageRef::Id(id.clone(), None);
+        match queues.get_message(&spec.queue, message).await {
+            Ok(_) => Ok(true),
+            Err(error) if error.reason() == Reason::MessageNotFound => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Keeps what stands in the way of a rule, where people see it, with the rule's progress. What passes by itself is only logged.
+    async fn note_problem(&self, rule: Rule, progress: RuleProgress, error: RuleError) -> Result<(), RuleError> {
         if error.is_passing() {
             return Err(error);
         }
@@ -89,11 +115,13 @@ impl Rules {
         let mut text = format!("{}: {error}", error.reason());
         text.truncate(text.floor_char_boundary(RULE_PROBLEM_BYTES_MAX));
         let problem = Some(text.into_boxed_str());
-        if rule.progress.problem == problem {
+        if rule.progress.problem != problem {
+            tracing::warn!(%error, rule = %rule.spec.name, "a counter rule cannot fire; it is tried again");
+        }
+        let progress = RuleProgress { problem, ..progress };
+        if rule.progress == progress {
             return Ok(());
         }
-        tracing::warn!(%error, rule = %rule.spec.name, "a counter rule cannot fire; it is tried again");
-        let progress = RuleProgress { problem, ..rule.progress.clone() };
         self.store.update(Rule { progress, ..rule }).await?;
         Ok(())
     }

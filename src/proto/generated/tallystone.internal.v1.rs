@@ -1936,4 +1936,7 @@ pub struct StoredRuleClaim {
     /// When they were claimed.
     #[prost(sint64, tag = "3")]
     pub time: i64,
+    /// Whether the queue refused the last message of the claim, and nothing was sent since.
+    #[prost(bool, tag = "4")]
+    pub is_refused: bool,
 }

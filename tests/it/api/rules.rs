@@ -197,25 +197,39 @@ async fn a_refused_message_waits_and_says_why() {
 }
 
 #[tokio::test]
-async fn a_claim_beyond_the_dedupe_window_is_uncertain_and_never_sent_again() {
-    let clock = clock();
-    let server = with_mail(&clock).await;
-    server.rule_done("CreateRule", json!({"rule": sales()})).await;
-    let block = |blocked: bool| json!({"queue": {"name": "mail", "enqueue_blocked": blocked, "enqueue_blocked_reason": "long"}});
-    server.done("UpdateQueue", block(true)).await;
-    server.add(350).await;
-    server.rule_where(&clock, "a claim", |rule| rule["pending"]["crossing"] == json!("3")).await;
-    for _ in 0..62 {
-        clock.advance(Duration::from_secs(60));
-        pass(&clock, 1).await;
+async fn a_rule_that_is_refused_for_two_dedupe_windows_fires_once() {
+    for quota in [None, Some("1")] {
+        let clock = clock();
+        let server = with_mail(&clock).await;
+        server.rule_done("CreateRule", json!({"rule": sales()})).await;
+        // Blocked, or full.
+        let refuse = |refuses: bool| match quota {
+            None => json!({"queue": {"name": "mail", "enqueue_blocked": refuses, "enqueue_blocked_reason": "long"}}),
+            Some(quota) => json!({"queue": {"name": "mail", "quota_messages": if refuses { quota } else { "9" }}}),
+        };
+        server.done("UpdateQueue", refuse(true)).await;
+        if quota.is_some() {
+            server.done("Enqueue", json!({"queue": "mail", "message": {"message_id": "first"}})).await;
+        }
+        server.add(350).await;
+        server.rule_where(&clock, "a claim", |rule| rule["pending"]["crossing"] == json!("3")).await;
+        for _ in 0..130 {
+            clock.advance(Duration::from_secs(60));
+            pass(&clock, 1).await;
+        }
+        server.done("UpdateQueue", refuse(false)).await;
+        let rule = server.rule_fired_through(&clock, 3).await;
+        assert_eq!((&rule["uncertain"], &rule["problem"]), (&json!("0"), &json!("")), "{rule}");
+        assert_eq!(rule["lastMessageId"], json!("rule-sales-1-3"));
+        server.add(100).await;
+        server.rule_fired_through(&clock, 4).await;
+        if quota.is_some() {
+            let first = server.done("Dequeue", json!({"queue": "mail", "message_id": "first"})).await;
+            let token = first["leases"][0]["leaseToken"].clone();
+            server.done("Complete", json!({"queue": "mail", "lease_token": token})).await;
+        }
+        assert_eq!(server.messages().await, [sent("rule-sales-1-3", 0, 3), sent("rule-sales-1-4", 3, 4)]);
     }
-    server.done("UpdateQueue", block(false)).await;
-    let rule = server.rule_fired_through(&clock, 3).await;
-    assert_eq!((&rule["uncertain"], &rule["lastMessageId"]), (&json!("1"), &json!("")), "{rule}");
-    server.add(100).await;
-    let rule = server.rule_fired_through(&clock, 4).await;
-    assert_eq!(rule["uncertain"], json!("1"), "{rule}");
-    assert_eq!(server.messages().await, [sent("rule-sales-1-4", 3, 4)]);
 }
 
 #[tokio::test]
