@@ -28,7 +28,7 @@ pub struct ApplyArgs {
     #[arg(long)]
     dry_run: bool,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
     #[command(flatten)]
     client: ClientArgs,

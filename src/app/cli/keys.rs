@@ -63,7 +63,7 @@ struct KeyCreateArgs {
     /// The name of the principal, recorded as the actor of its changes; up to 64 bytes.
     name: String,
     /// What the key is for.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     description: String,
     /// What the key allows: ROLE, ROLE:KIND, ROLE:KIND:NAME or ROLE:KIND:PREFIX*, with the roles counter-reader,
     /// counter-writer, enqueuer, worker, viewer, queue-operator, queue-maker, admin and metrics, and the kinds server,
@@ -81,7 +81,7 @@ struct KeyCreateArgs {
     #[arg(long, value_name = "TIME", value_parser = arguments::duration)]
     expires: Option<Duration>,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
     /// Write to the store that the settings name, while no server runs on it: the first key of a server.
     #[arg(long)]
@@ -111,13 +111,13 @@ struct KeyUpdateArgs {
     #[arg(long, conflicts_with = "quota")]
     default_quotas: bool,
     /// What the key is for [default: it stays].
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     description: Option<String>,
     /// Only this version: the etag from `key ls -o json`.
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
     /// Go on even if no key can manage keys afterwards.
     #[arg(long)]
@@ -138,7 +138,7 @@ struct KeyRotateArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -153,7 +153,7 @@ struct KeyRmArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
     /// Go on even if no key can manage keys afterwards.
     #[arg(long)]

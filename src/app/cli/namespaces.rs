@@ -66,7 +66,7 @@ struct HotArgs {
     #[arg(long, conflicts_with = "buckets_per_id")]
     rm: bool,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -84,7 +84,7 @@ struct NsRmArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 

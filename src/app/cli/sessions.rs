@@ -43,7 +43,7 @@ enum SessionCommand {
 #[derive(Debug, Args)]
 struct OpenArgs {
     /// The label of the worker, up to 256 bytes.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     label: String,
     /// The lease of the session, renewed by each call, 1 s to 12 h [default: 30s].
     #[arg(long, value_name = "TIME", value_parser = duration)]

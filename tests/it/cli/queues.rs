@@ -87,6 +87,54 @@ fn a_push_under_the_id_of_a_message_that_is_over_says_how_the_id_becomes_free() 
 }
 
 #[test]
+fn a_push_under_an_id_with_a_time_whose_message_is_gone_says_that_nothing_runs() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    let id = uuid::Uuid::now_v7().to_string();
+    let push = || desk.run(&["msg", "push", "-q", "orders", "a", "--id", &id]);
+    push().ok();
+    assert!(push().ok().contains("PENDING"));
+    desk.run(&["msg", "cancel", "-q", "orders", "--id", &id]).ok();
+    desk.run(&["queue", "purge", "orders", "--state", "canceled", "--yes"]).ok();
+    check(&push(), 8, "was enqueued before and is gone; nothing was enqueued, and nothing runs");
+    check(&push(), 8, "to repeat the work, push it with another id");
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "0");
+}
+
+#[test]
+fn an_empty_id_redrives_nothing() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders", "--max-attempts", "1"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "a"]).ok();
+    let token = pull(&desk, "orders");
+    // What a worker was told may begin like a flag.
+    desk.run(&["msg", "fail", "-q", "orders", &token, "--error", "- refused --twice"]).ok();
+    check(&desk.run(&["dlq", "redrive", "-q", "orders", ""]), 2, "INVALID_MESSAGE_ID");
+    assert_eq!(json(&desk, "queue depth orders")["errored"], "1");
+    assert!(desk.run(&["msg", "ls", "-q", "orders", "--state", "errored"]).ok().contains("- refused --twice"));
+    desk.run(&["dlq", "redrive", "-q", "orders"]).ok();
+    assert_eq!(json(&desk, "queue depth orders")["pending"], "1");
+}
+
+#[test]
+fn lists_of_delayed_and_canceled_messages_say_when_and_why() {
+    let desk = Desk::set();
+    desk.run(&["queue", "create", "orders"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "later", "--at", "2030-01-01T00:00:00Z"]).ok();
+    desk.run(&["msg", "push", "-q", "orders", "x", "--id", "never"]).ok();
+    desk.run(&["msg", "cancel", "-q", "orders", "--id", "never", "--reason", "sold out"]).ok();
+    let rows = |state: &str| -> Vec<Vec<String>> {
+        let printed = desk.run(&["msg", "ls", "-q", "orders", "--state", state, "-o", "csv"]).ok();
+        printed.lines().map(|line| line.split(',').map(str::to_owned).collect()).collect()
+    };
+    let later = rows("invisible");
+    assert_eq!((&*later[0][2], &*later[1][2]), ("visible_time", "2030-01-01T00:00:00Z"), "{later:?}");
+    let never = rows("canceled");
+    assert_eq!(never[0][2..4], ["cancel_reason", "end_time"], "{never:?}");
+    assert!(never[1][2] == "sold out" && never[1][3].ends_with('Z'), "{never:?}");
+}
+
+#[test]
 fn the_id_of_a_message_that_is_over_comes_again_where_the_queue_says_so() {
     let desk = Desk::set();
     desk.run(&["queue", "create", "orders", "--reuse-ids", "when-over"]).ok();

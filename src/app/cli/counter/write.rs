@@ -42,7 +42,7 @@ pub struct AddArgs {
     #[command(flatten)]
     token: TokenArgs,
     /// Who or what made the change; shown by `counter events`.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     provenance: String,
     /// Also read the count after the change.
     #[arg(long)]
@@ -62,7 +62,14 @@ pub struct ClearArgs {
     #[command(flatten)]
     token: TokenArgs,
     /// Who or what made the change; shown by `counter events`.
-    #[arg(long, visible_alias = "reason", default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(
+        long,
+        visible_alias = "reason",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
     provenance: String,
     /// Skip the confirmation.
     #[arg(long)]

@@ -30,7 +30,7 @@ pub struct DlqRmArgs {
     meta: Vec<(String, String)>,
     /// Only messages whose last error has this signature. An empty one selects messages without a signature, one by
     /// one.
-    #[arg(long, value_name = "TEXT", conflicts_with = "ids")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, conflicts_with = "ids")]
     error_signature: Option<String>,
     /// All errored messages.
     #[arg(long, conflicts_with_all = ["ids", "meta", "error_signature"])]
@@ -45,7 +45,7 @@ pub struct DlqRmArgs {
     #[arg(long, conflicts_with = "ids")]
     no_wait: bool,
     /// The reason, recorded in the audit.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) reason: String,
 }
 

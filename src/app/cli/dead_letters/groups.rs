@@ -30,7 +30,7 @@ pub struct DlqLsArgs {
     #[arg(long)]
     messages: bool,
     /// List the messages whose last error has this signature; an empty one selects messages without a signature.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     error_signature: Option<String>,
     #[command(flatten)]
     limit: RowLimit,

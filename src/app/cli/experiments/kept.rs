@@ -17,10 +17,10 @@ pub struct ExpCreateArgs {
     #[command(flatten)]
     declared: DeclaredExperiment,
     /// What it is about.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     description: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -53,7 +53,7 @@ pub struct ExpStopArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -68,7 +68,7 @@ pub struct ExpRmArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 

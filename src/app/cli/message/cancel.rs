@@ -46,7 +46,14 @@ pub struct CancelArgs {
     #[arg(long, conflicts_with_all = ["leases", "id"])]
     no_wait: bool,
     /// The reason, shown with the message.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", conflicts_with = "leases")]
+    #[arg(
+        long,
+        default_value = "",
+        hide_default_value = true,
+        value_name = "TEXT",
+        allow_hyphen_values = true,
+        conflicts_with = "leases"
+    )]
     reason: String,
 }
 

@@ -17,9 +17,9 @@ use tallystone_api::grpc::saturating_i64;
 use tallystone_api::time::write_duration;
 use tallystone_app::notices::{print_notice, shell_quoted};
 use tallystone_app::units::{self, counted};
-use tallystone_domain::Timestamp;
 use tallystone_domain::counter::uuid_v7;
 use tallystone_domain::limits::{PAYLOAD_BYTES_MAX, QUEUE_BATCH_ITEMS_MAX, QUEUE_MESSAGE_BYTES_MAX};
+use tallystone_domain::{Reason, Timestamp};
 use tallystone_proto::queue::v1::{self as pb, MessageState};
 
 #[derive(Debug, Args)]
@@ -82,7 +82,13 @@ struct MessageArgs {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
     shard_key: String,
     /// The type of the message.
-    #[arg(long = "type", default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(
+        long = "type",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
     kind: String,
 }
 
@@ -142,10 +148,31 @@ impl ClientContext {
         let cells = vec![cells(&pushed.message_id, pushed.state, pushed.already_enqueued, &pushed.message_key)];
         let rows = TableRows { columns: PUSHED, cells };
         self.output.answer(&CliResponse::one(&full_name("EnqueueResponse"), &pushed), &rows)?;
-        match is_own_id {
-            true => refuse_over(&request, &pushed),
+        match is_own_id && pushed.already_enqueued {
+            true => self.refuse_over(&request, &pushed).await,
             false => Ok(()), // only a retry of this command can have met the message
         }
+    }
+
+    /// Fails if the id is that of a message that is over or gone: the push enqueued nothing, and nothing runs again.
+    async fn refuse_over(&self, request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> Result<(), Failure> {
+        match pushed.state() {
+            MessageState::Completed | MessageState::Canceled | MessageState::Errored => Err(over(request, pushed)),
+            // The state of a message that is gone is that of the first answer.
+            _ if self.is_gone(request, pushed).await => Err(gone(pushed)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether the queue has no message of this key any more. If that cannot be known, it is taken to have it.
+    async fn is_gone(&self, request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> bool {
+        let (queue, message_id) = (request.queue.clone(), pushed.message_key.clone());
+        let request = pb::GetMessageRequest { queue, message_id, shard_key: String::new() };
+        let found = self.client.retried(&request, |request| {
+            let mut client = self.client.queues();
+            async move { client.get_message(request).await }
+        });
+        found.await.is_err_and(|error| error.reason().as_deref() == Some(Reason::MessageNotFound.info().name))
     }
 
     /// Pushes the lines in batches, each line with an id of its own.
@@ -191,21 +218,14 @@ impl ClientContext {
     }
 }
 
-/// Fails if the id is that of a message that is over: the push enqueued nothing, and nothing runs again.
-fn refuse_over(request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> Result<(), Failure> {
-    let is_over = matches!(pushed.state(), MessageState::Completed | MessageState::Canceled | MessageState::Errored);
-    if !pushed.already_enqueued || !is_over {
-        return Ok(());
-    }
+fn over(request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> Failure {
     let (id, queue, state) = (&pushed.message_id, &request.queue, state(pushed.state).to_lowercase());
     let text = format!("message {id} is {state} already and does not run again; nothing was enqueued");
     let failure = Failure::new(Exit::Over, text);
-    let has_time =
-        request.message.as_ref().is_some_and(|message| message.generation_time.is_some()) || uuid_v7(id).is_some();
     if pushed.state() == MessageState::Errored {
-        return Err(failure.hint(format!("to run it again: tallystone dlq redrive -q {queue} {}", shell_quoted(id))));
+        return failure.hint(format!("to run it again: tallystone dlq redrive -q {queue} {}", shell_quoted(id)));
     }
-    Err(match has_time {
+    match has_time(request, pushed) {
         true => failure.hint("an id with a time never becomes free; to repeat the work, push it with another id"),
         false => failure
             .hint("to repeat the work, push it with another id")
@@ -214,10 +234,24 @@ fn refuse_over(request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> Re
                  {queue} --state {state} (which removes all {state} messages)"
             ))
             .hint(format!(
-                "to let ids of {queue} come again as soon as their messages are over: tallystone queue update {queue} \
-                 --reuse-ids when-over (the same push within 60 s is a repeat even so)"
+                "where ids of {queue} come again as soon as their messages are over (tallystone queue update {queue} \
+                 --reuse-ids when-over), it is free 60 s after the message was enqueued: until then the same push is a repeat"
             )),
-    })
+    }
+}
+
+fn gone(pushed: &pb::EnqueueResponse) -> Failure {
+    let text = format!(
+        "message {} was enqueued before and is gone; nothing was enqueued, and nothing runs",
+        pushed.message_id
+    );
+    Failure::new(Exit::Over, text).hint("to repeat the work, push it with another id")
+}
+
+/// Whether the id has a time, by which the queue knows that it was used for ever.
+fn has_time(request: &pb::EnqueueRequest, pushed: &pb::EnqueueResponse) -> bool {
+    let has_own = request.message.as_ref().is_some_and(|message| message.generation_time.is_some());
+    has_own || uuid_v7(&pushed.message_id).is_some()
 }
 
 fn cells(id: &str, number: i32, already_enqueued: bool, key: &str) -> Vec<String> {

@@ -21,7 +21,7 @@ pub struct CreateArgs {
     #[command(flatten)]
     settings: QueueSettingsArgs,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -39,7 +39,7 @@ pub struct QueueUpdateArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -50,7 +50,7 @@ pub struct BlockArgs {
     #[command(flatten)]
     sides: BlockedSidesArgs,
     /// The reason, shown with every refused call.
-    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true, value_parser = NonEmptyStringValueParser::new())]
     reason: String,
 }
 
@@ -61,7 +61,7 @@ pub struct UnblockArgs {
     #[command(flatten)]
     sides: BlockedSidesArgs,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 
@@ -86,7 +86,7 @@ pub struct LimitArgs {
     #[arg(value_name = "N")]
     limit: Option<i32>,
     /// The reason, recorded in the audit.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) reason: String,
 }
 
@@ -108,7 +108,7 @@ pub struct PurgeArgs {
     #[arg(long)]
     dry_run: bool,
     /// The reason, recorded in the audit.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     pub(super) reason: String,
 }
 
@@ -161,7 +161,7 @@ pub struct QueueRmArgs {
     #[arg(long, default_value = "", hide_default_value = true)]
     etag: String,
     /// The reason, recorded in the history.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     reason: String,
 }
 

@@ -72,7 +72,7 @@ pub struct QueueSettingsArgs {
     #[arg(long, value_name = "true|false")]
     strict_order_per_value: Option<bool>,
     /// The description.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
     description: Option<String>,
     /// The number of shards, a power of two [default: 1]; fixed after creation.
     #[arg(long, value_name = "N")]

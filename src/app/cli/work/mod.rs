@@ -55,7 +55,7 @@ pub struct WorkArgs {
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// The label of this worker, up to 256 bytes. A restart with the same label recovers its leased messages at once.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
     label: String,
     /// Stop when no message is ready; exits with 6 if any message failed.
     #[arg(long)]
