@@ -130,6 +130,35 @@ const LEASED: &[&str] = &[
     "error",
 ];
 
+/// The columns for messages of which some are delayed.
+const DELAYED: &[&str] = &[
+    "message_id",
+    "state",
+    "visible_time",
+    "priority",
+    "attempt_number",
+    "attempts_left",
+    "enqueue_time",
+    "metadata",
+    "payload_bytes",
+    "error",
+];
+
+/// The columns for messages of which some are canceled.
+const CANCELED: &[&str] = &[
+    "message_id",
+    "state",
+    "cancel_reason",
+    "end_time",
+    "priority",
+    "attempt_number",
+    "attempts_left",
+    "enqueue_time",
+    "metadata",
+    "payload_bytes",
+    "error",
+];
+
 impl ClientContext {
     pub(super) async fn get_message(&self, args: MsgGetArgs) -> Result<(), Failure> {
         let MessageRefArgs { queue, message_id, shard_key } = args.which;
@@ -169,15 +198,22 @@ impl ClientContext {
         limit.end(&page.next_page_token, self.output)
     }
 
-    /// Prints the messages of a list, with workers and lease ends if some are leased.
+    /// Prints the messages of a list, with what messages of their state have: workers and lease ends, the end of a delay, or the
+    /// reason and the time of a cancel.
     pub(crate) fn listed_messages(&self, page: &pb::ListMessagesResponse) -> Result<(), Failure> {
-        let mut rows = TableRows { columns: LISTED, cells: self.listed(&page.messages) };
-        if page.messages.iter().any(|message| message.state() == pb::MessageState::Running) {
-            rows.columns = LEASED;
-            for (cells, message) in rows.cells.iter_mut().zip(&page.messages) {
-                let end = time_cell(message.lease_expire_time.as_ref());
-                cells.splice(2..2, [worker_cell(message), end]);
-            }
+        let has = |state| page.messages.iter().any(|message| message.state() == state);
+        let (columns, of_state): (_, fn(&pb::Message) -> Vec<String>) = if has(pb::MessageState::Running) {
+            (LEASED, |message| vec![worker_cell(message), time_cell(message.lease_expire_time.as_ref())])
+        } else if has(pb::MessageState::Invisible) {
+            (DELAYED, |message| vec![time_cell(message.visible_time.as_ref())])
+        } else if has(pb::MessageState::Canceled) {
+            (CANCELED, |message| vec![message.cancel_reason.clone(), time_cell(message.end_time.as_ref())])
+        } else {
+            (LISTED, |_| Vec::new())
+        };
+        let mut rows = TableRows { columns, cells: self.listed(&page.messages) };
+        for (cells, message) in rows.cells.iter_mut().zip(&page.messages) {
+            cells.splice(2..2, of_state(message));
         }
         self.output.answer(&CliResponse::many(&full_name("ListMessagesResponse"), page, "messages"), &rows)
     }

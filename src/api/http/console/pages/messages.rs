@@ -84,10 +84,15 @@ pub async fn list(
             label: format!("Select {}", message.message_id),
             checked: all_are,
         };
-        let picked = |message| TableRow { pick: (!buttons.is_empty()).then(|| pick(message)), ..row(queue, message) };
+        let picked = |message| {
+            let mut row = row(queue, message);
+            row.cells.splice(1..1, of_state(wire, message));
+            TableRow { pick: (!buttons.is_empty()).then(|| pick(message)), ..row }
+        };
         let rows = listed.messages.iter().map(picked).collect();
         section.selection = (!buttons.is_empty()).then(|| selection(query, state, buttons));
-        let columns = heads(&["Message", "Priority", "#Attempt", "Enqueued", "#Payload", "Last error"]);
+        let mut columns = heads(&["Message", "Priority", "#Attempt", "Enqueued", "#Payload", "Last error"]);
+        columns.splice(1..1, heads(columns_of_state(wire)));
         section.table = Some(TableView { columns, rows });
     }
     let off = why_off(read_only, calls.queues_away().is_some());
@@ -119,6 +124,26 @@ fn selection(
     let href = link("messages", &[("queue", queue), ("state", state), ("page", page), ("all", all)]);
     let fields = vec![hidden("queue", queue), hidden("state", state)];
     SelectionForm { fields, buttons, other: TextLink { href, text: text.to_owned() } }
+}
+
+/// The columns that only messages of this state have.
+fn columns_of_state(state: pb::MessageState) -> &'static [&'static str] {
+    match state {
+        pb::MessageState::Invisible => &["Visible"],
+        pb::MessageState::Canceled => &["Reason", "Ended"],
+        _ => &[],
+    }
+}
+
+/// The cells of these columns.
+fn of_state(state: pb::MessageState, message: &pb::Message) -> Vec<TableCell> {
+    match state {
+        pb::MessageState::Invisible => vec![time_cell("Visible", message.visible_time.as_ref())],
+        pb::MessageState::Canceled => {
+            vec![cell("Reason", &message.cancel_reason), time_cell("Ended", message.end_time.as_ref())]
+        }
+        _ => Vec::new(),
+    }
 }
 
 fn row(queue: &str, message: &pb::Message) -> TableRow {
