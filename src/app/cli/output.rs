@@ -435,7 +435,7 @@ fn csv(out: &mut impl Write, rows: &TableRows, header: PrintHeader, form: CsvCel
 /// The text of a cell. A spreadsheet takes what begins with one of some characters for a formula, and would carry it out; with an
 /// apostrophe before it, it is a text. Numbers stay numbers.
 fn cell_text(cell: &str, form: CsvCells) -> Cow<'_, str> {
-    let may_be_formula = cell.starts_with(['=', '+', '-', '@', '\t']);
+    let may_be_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
     let is_number = || cell.parse::<f64>().is_ok_and(f64::is_finite);
     match form {
         CsvCells::WithoutFormulas if may_be_formula && !is_number() => Cow::Owned(format!("'{cell}")),
@@ -491,6 +491,8 @@ mod tests {
             ("-a", "'-a"),
             ("@sum", "'@sum"),
             ("\t=1", "'\t=1"),
+            ("\r=1", "'\r=1"),
+            ("\n=1", "'\n=1"),
             ("-5", "-5"),
             ("+1.5e3", "+1.5e3"),
             ("-inf", "'-inf"),

@@ -80,6 +80,17 @@ impl SeriesStep {
         }
     }
 
+    /// The beginning of a step as RFC 3339: with the offset of its zone where steps are days, weeks or months of one, else in UTC.
+    pub fn start_text(&self, start: Timestamp) -> Option<String> {
+        let start = jiff::Timestamp::from_microsecond(start.micros()).ok()?;
+        match self {
+            Self::Calendar(_, zone) if *zone != TimeZone::UTC => {
+                Some(start.to_zoned(zone.clone()).strftime("%Y-%m-%dT%H:%M:%S%:z").to_string())
+            }
+            Self::Calendar(..) | Self::Fixed(_) => Some(start.to_string()),
+        }
+    }
+
     /// Whether steps of this kind consist of whole stored steps.
     pub fn consists_of(&self, stored_seconds: u32) -> bool {
         let stored = Duration::from_secs(u64::from(stored_seconds));
@@ -226,6 +237,18 @@ mod tests {
     fn starts(of: &SeriesStep, from: &str, to: &str) -> Vec<String> {
         let text = |time: Timestamp| jiff::Timestamp::from_microsecond(time.micros()).expect("in range").to_string();
         of.bounds(at(from), at(to)).expect("bounds").into_iter().map(text).collect()
+    }
+
+    #[test]
+    fn the_beginning_of_a_day_of_a_zone_is_written_with_its_offset() {
+        let text = |step: &str, zone: &str, start: &str| {
+            let step = SeriesStep::read(step, zone).expect("a step").expect("given");
+            step.start_text(at(start)).expect("in range")
+        };
+        assert_eq!(text("1mo", "Europe/Berlin", "2026-10-31T23:00:00Z"), "2026-11-01T00:00:00+01:00");
+        assert_eq!(text("1d", "Europe/Berlin", "2026-06-30T22:00:00Z"), "2026-07-01T00:00:00+02:00");
+        assert_eq!(text("1d", "", "2026-07-01T00:00:00Z"), "2026-07-01T00:00:00Z");
+        assert_eq!(text("15m", "", "2026-07-01T00:15:00Z"), "2026-07-01T00:15:00Z");
     }
 
     #[test]

@@ -47,6 +47,9 @@ fn several_counters_or_a_prefix_are_shown_with_totals_and_without_zeros() {
     let json = desk.shell("tallystone counter series other -n views --from 10m --totals -o json").ok();
     let json: Value = serde_json::from_str(&json).expect("JSON");
     assert_eq!((json["rows"].as_array().map(Vec::len), &json["rows"][0]["sum"]), (Some(1), &"7".into()), "{json}");
+    // Kathmandu is 5:45 ahead of UTC all year.
+    let days = lines(&desk, "counter series other -n views --from 1h --step 1d --time-zone Asia/Kathmandu");
+    assert!(days[1..].iter().all(|row| row[0].ends_with("T00:00:00+05:45")), "{days:?}");
 }
 
 #[test]

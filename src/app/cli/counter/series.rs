@@ -11,7 +11,9 @@ use crate::counter::{CounterContext, full_name};
 use crate::output::{CliResponse, TableRows, time_cell};
 use crate::{Failure, pages};
 use tallystone_adapters::system::SystemClock;
+use tallystone_api::time;
 use tallystone_app::notices::print_notice;
+use tallystone_domain::Reason;
 use tallystone_domain::limits::{SERIES_COUNTERS_MAX, SERIES_ROWS_MAX, SERIES_SHOWN_MAX};
 use tallystone_domain::rollup::series_step::SeriesStep;
 use tallystone_ports::Clock;
@@ -40,7 +42,7 @@ pub struct SeriesArgs {
     /// Also show the count at the end of each step.
     #[arg(long)]
     cumulative: bool,
-    /// Show one row for each counter: the sum over the whole range.
+    /// Show one row for each counter: the sum over all steps that the range touches.
     #[arg(long)]
     totals: bool,
     /// Leave out rows whose sum is 0, and counters without other rows.
@@ -105,9 +107,11 @@ impl CounterContext {
         let pb::BatchGetCountSeriesRequest { namespace, from, to, step, cumulative, time_zone, .. } = range;
         let request = pb::GetCountSeriesRequest { namespace, counter_name, from, to, step, cumulative, time_zone };
         let mut series = call!(ask self.session, counters.get_count_series, &request)?;
+        let step = SeriesStep::read(&series.step, &request.time_zone).ok().flatten();
         shown.reduce(&mut series);
         print_reported(series.reported_to.as_ref());
-        let rows = TableRows { columns: ROW, cells: series.rows.iter().map(row_cells).collect() };
+        let cells = series.rows.iter().map(|row| row_cells(row, step.as_ref())).collect();
+        let rows = TableRows { columns: ROW, cells };
         self.session.output.answer(&CliResponse::many(&full_name("GetCountSeriesResponse"), &series, "rows"), &rows)
     }
 
@@ -117,7 +121,7 @@ impl CounterContext {
         range: pb::BatchGetCountSeriesRequest,
         shown: Shown,
     ) -> Result<(), Failure> {
-        let asked = names.len();
+        let (asked, zone) = (names.len(), range.time_zone.clone());
         let mut whole = self.all_series(names, range).await?;
         let mut refused = Vec::new();
         let mut cells = Vec::new();
@@ -129,9 +133,10 @@ impl CounterContext {
                     refused.push(error.clone());
                 }
                 (None, Some(series)) => {
+                    let step = SeriesStep::read(&series.step, &zone).ok().flatten();
                     shown.reduce(series);
                     reported_to = reported_to.or(series.reported_to);
-                    let row = |row| [vec![result.counter_name.clone()], row_cells(row)].concat();
+                    let row = |row| [vec![result.counter_name.clone()], row_cells(row, step.as_ref())].concat();
                     cells.extend(series.rows.iter().map(row));
                 }
                 (None, None) => return Err(Failure::other("the server returned neither a series nor an error")),
@@ -223,10 +228,14 @@ fn print_reported(reported_to: Option<&ProtoTime>) {
     }
 }
 
-fn row_cells(row: &pb::SeriesRow) -> Vec<String> {
+/// The cells of a row. Days, weeks and months of a zone begin by its clock.
+fn row_cells(row: &pb::SeriesRow, step: Option<&SeriesStep>) -> Vec<String> {
+    let start = row.step_start.and_then(|start| time::read("step_start", Reason::InvalidRange, &start).ok());
+    let start = step.zip(start).and_then(|(step, start)| step.start_text(start));
+    let start = start.unwrap_or_else(|| time_cell(row.step_start.as_ref()));
     let value = row.value.map(|value| value.to_string()).unwrap_or_default();
     let (sum, open) = (row.sum.to_string(), row.open.to_string());
-    vec![time_cell(row.step_start.as_ref()), sum, value, open, row.saturated.to_string()]
+    vec![start, sum, value, open, row.saturated.to_string()]
 }
 
 #[cfg(test)]
