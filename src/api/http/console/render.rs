@@ -64,8 +64,7 @@ impl Html {
         self.written.push_str(markup);
     }
 
-    /// Characters that change the order of others, and control characters, are shown by their numbers: a name with them could
-    /// look like another one.
+    /// Characters that are not seen are shown by their numbers: a name with them could look like another one.
     fn text(&mut self, text: &str) {
         for part in text.split_inclusive(is_hidden) {
             let seen = part.trim_end_matches(is_hidden);
@@ -77,12 +76,18 @@ impl Html {
         }
     }
 
-    /// An attribute, unless its value is empty.
+    /// An attribute, unless its value is empty. One that people read or hear is a text.
     fn attribute(&mut self, name: &str, value: &str) {
-        if !value.is_empty() {
-            // Writing to a string does not fail.
-            let _ = write!(self.written, " {name}=\"{}\"", escaped(value));
+        if value.is_empty() {
+            return;
         }
+        // Writing to a string does not fail.
+        let _ = write!(self.written, " {name}=\"");
+        match name {
+            "aria-label" | "title" | "alt" => self.text(value),
+            _ => self.raw(&escaped(value)),
+        }
+        self.raw("\"");
     }
 
     /// An element with attributes and a text.
@@ -440,6 +445,10 @@ mod tests {
         let mut html = Html::default();
         html.text("pay\u{202e}lia\u{1b}m\u{2069}\u{2069}<");
         assert_eq!(html.written, "pay\\u{202e}lia\\u{1b}m\\u{2069}\\u{2069}&lt;");
+        let mut html = Html::default();
+        html.attribute("aria-label", "Select \u{feff}\"");
+        html.attribute("value", "\u{feff}\"");
+        assert_eq!(html.written, " aria-label=\"Select \\u{feff}&quot;\" value=\"\u{feff}&quot;\"");
     }
 
     proptest! {
