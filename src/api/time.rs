@@ -28,7 +28,7 @@ pub fn read(field: &str, reason: Reason, wire: &prost_types::Timestamp) -> Resul
     Ok(Timestamp::from_micros(wire.seconds * 1_000_000 + i64::from(wire.nanos) / 1_000))
 }
 
-/// Decodes a duration, truncated to microseconds. Refuses negative durations.
+/// Decodes a duration, truncated to microseconds, but never to zero, which often means something else. Refuses negative durations.
 pub fn read_duration(field: &str, wire: &prost_types::Duration) -> Result<Duration, Reject> {
     if wire.seconds < 0 || wire.nanos < 0 {
         return Err(Reject::new(Reason::InvalidRange, format!("{field} is negative; send 0 or more")));
@@ -40,7 +40,8 @@ pub fn read_duration(field: &str, wire: &prost_types::Duration) -> Result<Durati
         ));
     }
     let seconds = u64::try_from(wire.seconds).unwrap_or(0);
-    let micros = u64::try_from(wire.nanos).unwrap_or(0) / 1_000;
+    let nanos = u64::try_from(wire.nanos).unwrap_or(0);
+    let micros = if seconds == 0 { nanos.min(1).max(nanos / 1_000) } else { nanos / 1_000 };
     Ok(Duration::from_secs(seconds) + Duration::from_micros(micros))
 }
 
@@ -116,5 +117,13 @@ mod tests {
         }
         let hour = prost_types::Duration { seconds: 3_600, nanos: 5_999 };
         assert_eq!(read_duration("step", &hour), Ok(Duration::new(3_600, 5_000)));
+    }
+
+    #[test]
+    fn a_duration_above_zero_is_never_read_as_zero() {
+        let read = |seconds, nanos| read_duration("ttl", &prost_types::Duration { seconds, nanos });
+        assert_eq!(read(0, 0), Ok(Duration::ZERO));
+        assert_eq!((read(0, 1), read(0, 999)), (Ok(Duration::from_micros(1)), Ok(Duration::from_micros(1))));
+        assert_eq!(read(1, 1), Ok(Duration::from_secs(1)));
     }
 }

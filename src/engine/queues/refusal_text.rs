@@ -91,14 +91,16 @@ fn wrong_state_text(state: MessageState) -> String {
 fn full_text(full: ShardCapacity) -> &'static str {
     match full {
         ShardCapacity::Messages => {
-            "the queue reached its quota_messages, and messages that are over keep their places until their retention \
-             ends: remove those with PurgeQueue (tallystone queue purge QUEUE --state completed), shorten the retention and \
-             the dedupe_window, or raise the quota; see what fills it with ExplainQueue (tallystone queue explain QUEUE)"
+            "the queue reached its quota_messages, of which each shard has an equal part, and messages that are over keep \
+             their places until their retention ends: remove those, if there are any, with PurgeQueue (tallystone queue \
+             purge QUEUE --state completed), shorten the retention and the dedupe_window, or raise the quota; see what \
+             fills it with ExplainQueue (tallystone queue explain QUEUE)"
         }
         ShardCapacity::Bytes => {
-            "the queue reached its quota_bytes, payloads of messages that are over included: remove those with PurgeQueue \
-             (tallystone queue purge QUEUE --state completed), shorten the retention and the dedupe_window, or raise the quota, which alone helps a \
-             payload larger than a shard's part of it; see what fills it with ExplainQueue (tallystone queue explain QUEUE)"
+            "the queue reached its quota_bytes, of which each shard has an equal part, payloads of messages that are over \
+             included: remove those, if there are any, with PurgeQueue (tallystone queue purge QUEUE --state completed), \
+             shorten the retention and the dedupe_window, or raise the quota, which alone helps a payload larger than a \
+             shard's part of it; see what fills it with ExplainQueue (tallystone queue explain QUEUE)"
         }
         ShardCapacity::Answers => {
             "the dedupe records of the queue reached its dedupe_max_bytes: raise dedupe_max_bytes, or retry in 10 \
