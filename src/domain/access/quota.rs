@@ -137,9 +137,16 @@ impl KeyQuotas {
         };
         let quota = KeyQuota::ALL.into_iter().find(|quota| quota.word() == word);
         let quota = quota.ok_or_else(|| refuse(format!("there is no quota {word:?}; the quotas are {}", words())))?;
-        let limit = if limit == UNLIMITED { Some(0) } else { limit.parse().ok() };
-        let limit =
-            limit.ok_or_else(|| refuse(format!("the limit of {quota} must be a whole number, or {UNLIMITED}")))?;
+        let limit = match (limit, limit.parse()) {
+            (UNLIMITED, _) => 0,
+            (_, Ok(limit)) if limit > 0 => limit,
+            _ => {
+                let what = format!(
+                    "the limit of {quota} must be a whole number above 0, or {UNLIMITED}; to allow nothing, deny the grant"
+                );
+                return Err(refuse(what));
+            }
+        };
         Ok((quota, limit))
     }
 }
@@ -220,6 +227,7 @@ mod tests {
             ("call-per-second=1", "the quotas are calls-per-second, bytes-per-second"),
             ("queues=-1", "whole number"),
             ("queues=", "whole number"),
+            ("queues=0", "above 0, or unlimited"),
         ] {
             let reject = KeyQuotas::parse_one(text).expect_err(text);
             assert!(reject.message.contains(told), "{}", reject.message);
