@@ -242,7 +242,14 @@ fn a_read_only_console_and_a_foreign_page_change_nothing() {
     let server = used_server(data.path());
     let page = get(&server, "/console/act?do=purge&queue=mail", &[]).body;
     let purge = form(&page, "reason=x&typed=mail");
-    assert_eq!(post(&server, &purge, &[("origin", "http://evil.example")]).status, 403);
+    for of_another in [
+        ("origin", "http://evil.example"),
+        ("sec-fetch-site", "cross-site"),
+        ("sec-fetch-site", "same-site"),
+        ("referer", "http://evil.example/console/queue"),
+    ] {
+        assert_eq!(post(&server, &purge, &[of_another]).status, 403, "{of_another:?}");
+    }
     assert_eq!(status_under(&server, "POST /console/act", "evil.example", &purge), 403);
     assert_eq!(depth(&server)[0], "11");
     assert!(server.stop().success());

@@ -242,10 +242,17 @@ impl Console {
         }
         let named = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
         let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(|| named(header::HOST));
-        let origin = named(header::ORIGIN)?;
-        let own = origin.parse::<Uri>().ok().and_then(|origin| origin.authority().map(|own| own.as_str().to_owned()));
-        let is_own = own.is_some_and(|own| host.is_some_and(|host| own.eq_ignore_ascii_case(host)));
-        (!is_own).then(|| format!("a page of {:?} may not call the console\n", shown(origin)))
+        let is_own = |url: &str| {
+            let own = url.parse::<Uri>().ok().and_then(|url| url.authority().map(|own| own.as_str().to_owned()));
+            own.is_some_and(|own| host.is_some_and(|host| own.eq_ignore_ascii_case(host)))
+        };
+        let foreign = |name| named(name).filter(|url| !is_own(url)).map(|url| format!("a page of {:?}", shown(url)));
+        // A link of another site may lead here, but only pages of the console send forms to it.
+        let is_form = ![Method::GET, Method::HEAD].contains(request.method());
+        let other = foreign(header::ORIGIN).or_else(|| foreign(header::REFERER).filter(|_| is_form)).or_else(|| {
+            (is_form && session::is_of_other_site(request.headers())).then(|| "a page of another site".to_owned())
+        });
+        other.map(|other| format!("{other} may not call the console\n"))
     }
 }
 

@@ -31,10 +31,14 @@ pub async fn caller(
     if let Some(key) = key_of(sent) {
         return caller_with(check, Some(key)).await;
     }
-    // A browser shows its certificate with the requests of any site, unlike a cookie, and says which are of other sites.
+    // A browser shows its certificate with the requests of any site, unlike a cookie.
+    check.caller_on(&HeaderMap::new(), certificate.filter(|_| !is_of_other_site(sent))).await
+}
+
+/// Whether a browser says that a page of another site, or of another origin of this site, made a request.
+pub fn is_of_other_site(sent: &HeaderMap) -> bool {
     let site = sent.get("sec-fetch-site").map(HeaderValue::as_bytes);
-    let is_own = site.is_none_or(|site| [&b"same-origin"[..], b"none"].contains(&site));
-    check.caller_on(&HeaderMap::new(), certificate.filter(|_| is_own)).await
+    site.is_some_and(|site| ![&b"same-origin"[..], b"none"].contains(&site))
 }
 
 /// Whether a request has a key in its cookies, valid or not.
