@@ -75,6 +75,21 @@ pub struct RestoreArgs {
     output: OutputArgs,
 }
 
+/// The directory that is filled before it has its name. It stands beside the other one, also if that was written with a slash at its
+/// end.
+fn partial_of(dir: &Path) -> Result<PathBuf, Failure> {
+    let Some(name) = dir.file_name() else {
+        let what = format!(
+            "{} has no name of its own: name the directory to create, as in `tallystone backup nightly`",
+            dir.display()
+        );
+        return Err(Failure::usage(what));
+    };
+    let mut partial = name.to_owned();
+    partial.push(".partial");
+    Ok(dir.with_file_name(partial))
+}
+
 impl BackupArgs {
     pub fn run(&self, global: &GlobalArgs) -> Result<(), Failure> {
         match (&self.command, &self.dir) {
@@ -90,9 +105,7 @@ impl BackupArgs {
 
     async fn create(&self, dir: &Path, global: &GlobalArgs) -> Result<(), Failure> {
         let (session, began) = (self.client.open(global)?, SystemClock.elapsed());
-        let mut partial = dir.as_os_str().to_owned();
-        partial.push(".partial");
-        let partial = PathBuf::from(partial);
+        let partial = partial_of(dir)?;
         refuse_existing(dir)?;
         let mut client = session.client.backups();
         let asked = tokio::time::timeout(session.timeout, client.create_backup(Request::new(CreateBackupRequest {})));

@@ -53,7 +53,9 @@ fn nobody_else_may_read_the_data_also_of_an_earlier_build() {
         assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     };
     let address = server.address.to_string();
-    run(&["backup".as_ref(), backup.as_ref(), "--server".as_ref(), address.as_ref()]);
+    // A shell adds the slash to the name of a directory.
+    let with_slash = format!("{}/", backup.display());
+    run(&["backup".as_ref(), with_slash.as_ref(), "--server".as_ref(), address.as_ref()]);
     run(&["restore".as_ref(), backup.as_ref(), "--data".as_ref(), restored.as_ref()]);
     assert_private(&restored);
     for (path, mode) in modes(&backup) {
