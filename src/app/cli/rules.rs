@@ -3,6 +3,7 @@
 use clap::{ArgGroup, Args, Subcommand};
 
 use crate::arguments::{distinct, pair};
+use crate::namespaces::{Confirmation, confirm_unseen};
 use crate::output::{CliResponse, TableRows, time_cell};
 use crate::{ClientArgs, ClientContext, Failure, GlobalArgs, pages};
 use tallystone_app::notices::print_notice;
@@ -31,8 +32,8 @@ enum RuleCommand {
     #[command(visible_alias = "get", after_help = "Example:\n  tallystone rule show every-100")]
     Show(RuleNameArgs),
     /// Delete a rule; its messages stay in the queue.
-    #[command(after_help = "Example:\n  tallystone rule rm every-100")]
-    Rm(RuleNameArgs),
+    #[command(after_help = "Example:\n  tallystone rule rm every-100 --yes")]
+    Rm(RuleRmArgs),
 }
 
 #[derive(Debug, Args)]
@@ -67,7 +68,13 @@ struct RuleCreateArgs {
     #[arg(long, default_value = "", hide_default_value = true, value_name = "KEY")]
     shard_key: String,
     /// The type of the messages.
-    #[arg(long = "type", default_value = "", hide_default_value = true, value_name = "TEXT")]
+    #[arg(
+        long = "type",
+        default_value = "",
+        hide_default_value = true,
+        value_name = "TEXT",
+        allow_hyphen_values = true
+    )]
     kind: String,
     /// The most messages of a minute, 1 to 600; crossings beyond it share the next message.
     #[arg(long, default_value_t = 60, value_name = "N")]
@@ -85,6 +92,15 @@ struct RuleLsArgs {
 struct RuleNameArgs {
     /// The rule.
     name: String,
+}
+
+#[derive(Debug, Args)]
+struct RuleRmArgs {
+    /// The rule.
+    name: String,
+    /// Do not ask for confirmation.
+    #[arg(long)]
+    yes: bool,
 }
 
 impl RuleArgs {
@@ -167,7 +183,11 @@ impl ClientContext {
         self.output.answer(&CliResponse::one(&full_name("GetRuleResponse"), &found), &rows)
     }
 
-    async fn remove_rule(&self, args: RuleNameArgs) -> Result<(), Failure> {
+    async fn remove_rule(&self, args: RuleRmArgs) -> Result<(), Failure> {
+        let what = format!("delete rule {}; its messages stay in the queue", args.name);
+        if confirm_unseen(args.yes, &what)? == Confirmation::No {
+            return Ok(());
+        }
         let request = pb::DeleteRuleRequest { name: args.name };
         let gone = call!(self, rules.delete_rule, &request)?;
         if self.output.is_for_people() {

@@ -27,7 +27,9 @@ fn a_rule_is_made_shown_listed_and_removed() {
     assert_eq!(rows.len(), 3, "{listed}");
     assert!(rows[1].starts_with("once,default,sold,at 7,alerts,0,"), "{listed}");
     assert_eq!(desk.run(&["rule", "ls", "sa", "-o", "csv"]).ok().lines().count(), 2);
-    desk.run(&["rule", "rm", "sales"]).ok();
+    let asked = desk.run(&["rule", "rm", "sales"]);
+    assert!(asked.code == 2 && asked.err.contains("delete rule sales") && asked.err.contains("--yes"), "{}", asked.err);
+    desk.run(&["rule", "rm", "sales", "--yes"]).ok();
     let gone = desk.run(&["rule", "show", "sales"]);
     assert_eq!(gone.code, 3, "{}{}", gone.out, gone.err);
     assert!(gone.err.contains("RULE_NOT_FOUND"), "{}", gone.err);
