@@ -41,10 +41,11 @@ pub async fn read_act(
     slot: &ActSlot,
 ) -> Result<Request<Body>, Status> {
     let named = request.headers().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
-    if method.descriptor.full_name().ends_with(CLEAR) && named.is_none_or(str::is_empty) {
+    let identity = request.extensions().get::<Arc<Identity>>();
+    let is_known = identity.is_some() || named.is_some_and(|name| !name.is_empty());
+    if method.descriptor.full_name().ends_with(CLEAR) && !is_known {
         return Ok(request);
     }
-    let identity = request.extensions().get::<Arc<Identity>>();
     let actor = actor_named(identity.map(|identity| &identity.principal), named);
     let actor = actor.unwrap_or_else(|| peer.ip().to_string());
     let said = request.headers().get(REASON_METADATA).map(|said| String::from_utf8_lossy(said.as_bytes()).into_owned());

@@ -1,8 +1,8 @@
 //! Which calls are acts of operators.
 
-/// The calls that are recorded, as ends of their full names. `ClearCount` is one if the caller names an actor: applications
-/// clear counters too.
-const RECORDED: [&str; 26] = [
+/// The calls that are recorded, as ends of their full names: those that change settings, that destroy, and that copy everything.
+/// `ClearCount` is one if it is known who calls, by a key or by a claim.
+const RECORDED: [&str; 27] = [
     "QueueService.CreateQueue",
     "QueueService.UpdateQueue",
     "QueueService.DeleteQueue",
@@ -28,6 +28,7 @@ const RECORDED: [&str; 26] = [
     "ExperimentService.UpdateExperiment",
     "ExperimentService.StopExperiment",
     "ExperimentService.DeleteExperiment",
+    "BackupService.CreateBackup",
     CLEAR,
 ];
 /// The call that clears a counter.
@@ -52,7 +53,22 @@ mod tests {
             let method = methods.iter().find(|method| method.full_name().ends_with(name));
             let input = method.unwrap_or_else(|| panic!("there is no {name}")).input();
             let fields = ["queue", "namespace", "name", "rule", "operation_id", "dry_run", "document", "experiment"];
-            assert!(fields.iter().any(|field| input.get_field_by_name(field).is_some()), "{name}");
+            let is_of_all = name.ends_with("CreateBackup");
+            assert!(is_of_all || fields.iter().any(|field| input.get_field_by_name(field).is_some()), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_call_that_destroys_or_copies_everything_is_recorded() {
+        let pool = DescriptorPool::decode(tallystone_proto::DESCRIPTORS).expect("descriptors of this build decode");
+        let words =
+            ["Delete", "Purge", "Discard", "Clear", "CancelMessage", "Reset", "CreateBackup", "Rotate", "Export"];
+        let is_such = |name: &str| words.iter().any(|word| name.starts_with(word));
+        let methods = pool.services().flat_map(|service| service.methods().collect::<Vec<_>>());
+        let such: Vec<_> = methods.filter(|method| is_such(method.name())).collect();
+        assert!(such.len() >= 12, "{such:?}");
+        for method in such {
+            assert!(is_recorded(method.full_name()), "{}", method.full_name());
         }
     }
 }

@@ -256,3 +256,24 @@ fn refused_calls_are_sampled_with_the_true_principal() {
     ];
     assert_eq!(lines, expected.map(|line| line.map(str::to_owned)), "one line of each kind in a minute");
 }
+
+#[test]
+fn a_key_that_clears_a_counter_or_copies_everything_leaves_its_name() {
+    let (server, admin, folder) = keyed();
+    let (code, app, told) = command_with(&server, &admin, &["key", "create", "app", "--grant", "counter-writer"]);
+    assert_eq!(code, 0, "{told}");
+    let clear = json!({"namespace": "default", "counterName": "views", "reason": "oops"});
+    let cleared = post(&server, "/tallystone.counter.v1.CounterService/ClearCount", app.trim(), &clear);
+    assert_eq!(cleared.status, 200, "{}", cleared.body);
+    let copy = folder.path().join("copy");
+    let (code, _, told) = command_with(&server, &admin, &["backup", copy.to_str().expect("a path")]);
+    assert_eq!(code, 0, "{told}");
+    let listed = post(&server, "/tallystone.admin.v1.AuditService/ListAdminActions", &admin, &json!({})).json();
+    let acts = listed["actions"].as_array().expect("a list");
+    let actor_of = |action: &str| {
+        let act = acts.iter().find(|act| act["action"] == action).unwrap_or_else(|| panic!("no {action} in {listed}"));
+        act["actor"].as_str().expect("a text").to_owned()
+    };
+    assert!(actor_of("ClearCount").starts_with("app"), "{listed}");
+    assert!(!actor_of("CreateBackup").is_empty(), "{listed}");
+}
