@@ -253,7 +253,7 @@ impl Gateway {
         let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
         if let Some(refusal) = headers::too_large(&request) {
             let refusal = Status::from(refusal);
-            unread_body::discard(request.into_body()).await;
+            unread_body::discard(request).await;
             return if protocol == Protocol::Grpc { refusal.into_http() } else { json::refused(&refusal) };
         }
         if protocol != Protocol::Grpc
@@ -264,7 +264,7 @@ impl Gateway {
                 "the host name {shown:?} is not allowed; use the server's address or localhost, or add the name to \
                  server.hosts"
             );
-            unread_body::discard(request.into_body()).await;
+            unread_body::discard(request).await;
             return json::refused(&Status::from(ApiError::new(Reason::HostNotAllowed, what)));
         }
         match protocol {
@@ -355,7 +355,7 @@ impl Gateway {
         if !pages::is_open(request.uri().path())
             && let Err(refusal) = self.admit(&mut request, caller).await
         {
-            unread_body::discard(request.into_body()).await;
+            unread_body::discard(request).await;
             return json::refused(&Status::from(refusal));
         }
         let identity = request.extensions().get::<Arc<Identity>>();

@@ -24,7 +24,7 @@ use crate::http::call::{CallContext, call, deadline, effective_timeout};
 use crate::http::json_read;
 use crate::http::methods::{Method, Methods};
 use crate::http::response_body::{ResponseBody, with_type};
-use crate::http::unread_body::discard;
+use crate::http::unread_body::{discard, waits_to_be_asked};
 use tallystone_domain::Reason;
 use tallystone_domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
@@ -43,7 +43,7 @@ pub async fn answer(
     let (method, time) = match found {
         Ok(found) => found,
         Err(refusal) => {
-            discard(request.into_body()).await;
+            discard(request).await;
             return refused(&Status::from(refusal));
         }
     };
@@ -73,6 +73,9 @@ fn checked<'m>(methods: &'m Methods, request: &Request<Body>) -> Result<(&'m Arc
     }
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
     check_content_encoding(request.headers().get(header::CONTENT_ENCODING)).map_err(counted)?;
+    if waits_to_be_asked(request.headers()) && request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
+        return Err(counted(body_too_large()));
+    }
     Ok((method, effective_timeout(deadline(request.headers()).map_err(counted)?, false)))
 }
 
@@ -169,10 +172,13 @@ async fn read_body(mut body: Body, caller: &Caller) -> Result<(Bytes, BufferPerm
         }
     }
     if bytes > BODY_BYTES_MAX {
-        let what = format!("the body is larger than {BODY_BYTES_MAX} bytes");
-        return Err(ApiError::new(Reason::InvalidBodyTooLarge, what));
+        return Err(body_too_large());
     }
     Ok((collected.freeze(), place))
+}
+
+fn body_too_large() -> ApiError {
+    ApiError::new(Reason::InvalidBodyTooLarge, format!("the body is larger than {BODY_BYTES_MAX} bytes"))
 }
 
 fn frame(message: &DynamicMessage) -> Bytes {

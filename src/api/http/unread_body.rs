@@ -2,9 +2,12 @@
 //!
 //! A client over HTTP/2 that still sends its body when a refusal comes may take the end of its stream for an error, and never show
 //! why it was refused. Clients of gRPC do not.
+//!
+//! A client that waits for `100 Continue` sends no body before it is asked for it (RFC 9110, section 10.1.1). It is not asked then.
 
 use std::time::Duration;
 
+use http::{HeaderMap, Request, header};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt as _;
 
@@ -13,10 +16,18 @@ const DISCARDED_BYTES: usize = 64 * 1024;
 /// How long they may take to arrive.
 const DISCARD_WAIT: Duration = Duration::from_millis(500);
 
-/// Reads the rest of a body, as far as it is short and comes soon, and throws it away.
-pub async fn discard(body: impl HttpBody) {
+/// Whether a client sends its body only once it is asked for it.
+pub fn waits_to_be_asked(sent: &HeaderMap) -> bool {
+    sent.get(header::EXPECT).is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))
+}
+
+/// Reads the rest of a body, as far as it is short and comes soon, and throws it away. Asks no client for a body.
+pub async fn discard(request: Request<impl HttpBody>) {
+    if waits_to_be_asked(request.headers()) {
+        return;
+    }
     let read = async {
-        let mut body = std::pin::pin!(body);
+        let mut body = std::pin::pin!(request.into_body());
         let mut bytes = 0_usize;
         while let Some(Ok(frame)) = body.frame().await {
             bytes += frame.data_ref().map_or(0, bytes::Buf::remaining);
@@ -47,7 +58,7 @@ mod tests {
     async fn a_refusal_waits_for_a_body_that_is_on_its_way() {
         let (send, arrives) = oneshot::channel::<Bytes>();
         let frames = stream::once(async { Ok::<_, Infallible>(Frame::data(arrives.await.expect("it is sent"))) });
-        let mut discarded = pin!(discard(StreamBody::new(frames)));
+        let mut discarded = pin!(discard(Request::new(StreamBody::new(frames))));
         assert!(poll!(&mut discarded).is_pending());
         send.send(Bytes::from_static(b"{}")).expect("it is awaited");
         discarded.await;
@@ -60,7 +71,7 @@ mod tests {
             read.fetch_add(1, Ordering::Relaxed);
             async { Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[0; 1_024]))), ())) }
         };
-        discard(StreamBody::new(Box::pin(stream::unfold((), frame)))).await;
+        discard(Request::new(StreamBody::new(Box::pin(stream::unfold((), frame))))).await;
         assert_eq!(read.load(Ordering::Relaxed), DISCARDED_BYTES / 1_024 + 1);
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{POLICY, QUEUES, done, get, header, status_under, tags_of, text_of, used_server};
-use crate::support::harness::{Launch, eventually};
+use crate::support::harness::{Launch, eventually, http};
 
 const ODD: &str = "odd%2Fname%3A50";
 /// A text that would run if a page took it as markup, in an element, an attribute or a script.
@@ -295,9 +295,15 @@ fn a_browser_is_led_to_the_console_and_a_foreign_page_or_host_is_refused() {
         (vec![("origin", own.as_str())], 200),
         (vec![("origin", "http://evil.example")], 403),
         (vec![("origin", "null")], 403),
+        // A link of another site leads here.
+        (vec![("sec-fetch-site", "cross-site"), ("referer", "http://evil.example/")], 200),
     ] {
         let answer = get(&server, "/console/", &headers);
         assert_eq!(answer.status, status, "{headers:?}: {}", answer.body);
+    }
+    for (path, allowed) in [("/console/health", "GET, HEAD"), ("/console/sign-in", "GET, HEAD, POST")] {
+        let refused = http(server.address, "DELETE", path, &[], "").expect("an answer");
+        assert_eq!((refused.status, header(&refused, "allow")), (405, Some(allowed)), "{path}");
     }
     assert_eq!(status_under(&server, "GET /console/", "evil.example", ""), 403);
 }

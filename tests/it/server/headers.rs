@@ -1,12 +1,13 @@
 //! The limit of a request's headers is the same over HTTP/1.1 and HTTP/2, and whoever exceeds it is told why.
 
-use std::io::{Read, Write};
+use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 
 use tallystone::proto::counter::v1::GetCountRequest;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tonic::Request;
 
+use super::keys::keyed;
 use crate::crash::load::reason;
 use crate::support::harness::{Launch, Server};
 use crate::support::patience::patient_channel;
@@ -55,4 +56,33 @@ async fn headers_above_the_limit_are_refused_with_a_reason_over_both_versions_of
     for bytes in [17_000, 40_000] {
         assert_eq!(refusal_over_http_2(&server, bytes).await.as_deref(), Some("INVALID_HEADERS_TOO_LARGE"), "{bytes}");
     }
+}
+
+/// The first line of the answer to a request whose client waits to be asked for its body, and never sends it.
+fn first_line_without_a_body(server: &Server, path: &str, headers: &str) -> String {
+    let mut stream = TcpStream::connect(server.address).expect("it takes connections");
+    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n");
+    write!(stream, "{head}content-type: application/json\r\n{headers}\r\n").expect("it reads");
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).expect("it answers");
+    line.trim_end().to_owned()
+}
+
+#[test]
+fn what_the_head_of_a_request_refuses_is_refused_before_its_body_is_asked_for() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    let call = "/tallystone.counter.v1.CounterService/GetCount";
+    let line = |path: &str, headers: &str| first_line_without_a_body(&server, path, headers);
+    assert_eq!(line(call, "content-length: 20\r\n"), "HTTP/1.1 100 Continue");
+    assert_eq!(
+        line("/tallystone.counter.v1.CounterService/Nothing", "content-length: 20\r\n"),
+        "HTTP/1.1 404 Not Found"
+    );
+    assert_eq!(line(call, "content-length: 999999999\r\n"), "HTTP/1.1 400 Bad Request");
+    assert_eq!(line(call, "content-encoding: br\r\ncontent-length: 20\r\n"), "HTTP/1.1 400 Bad Request");
+
+    let (server, _admin, _folder) = keyed();
+    let refused = first_line_without_a_body(&server, call, "content-length: 20\r\n");
+    assert_eq!(refused, "HTTP/1.1 401 Unauthorized");
 }

@@ -139,7 +139,10 @@ impl Console {
         let is_post = request.method() == Method::POST;
         let is_read = [Method::GET, Method::HEAD].contains(request.method());
         if !(is_read || is_post && FORMS.contains(&place)) {
-            return text(StatusCode::METHOD_NOT_ALLOWED, "this page is read with GET\n".to_owned());
+            let allowed = if FORMS.contains(&place) { "GET, HEAD, POST" } else { "GET, HEAD" };
+            let mut refused = text(StatusCode::METHOD_NOT_ALLOWED, "this page is read with GET\n".to_owned());
+            refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
+            return refused;
         }
         let query = PageQuery::of(request.uri().query());
         match (is_post, place) {
