@@ -19,6 +19,8 @@ use tempfile::TempDir;
 
 use super::free_port;
 
+#[allow(unused_imports, reason = "not every test binary asks a server that it did not start by itself")]
+pub use cli::ask;
 #[allow(unused_imports, reason = "not every test binary starts groups of servers")]
 pub use groups::{LoneSentinel, RedisCluster, ReplicaPair, SentinelGroup};
 

@@ -34,6 +34,13 @@ pub const REDIS_ANSWER_RESERVE: Duration = Duration::from_millis(200);
 pub const REDIS_LOOK_UP_EVERY: Duration = Duration::from_millis(50);
 /// How long one node or Sentinel has to say where the slots or the primary are.
 pub const REDIS_LOOK_UP_WITHIN: Duration = Duration::from_millis(500);
+/// How often each Sentinel, and a cluster, is asked where the primaries are. One small request each, for each process.
+pub const REDIS_PRIMARY_ASKED_EVERY: Duration = Duration::from_secs(1);
+/// How long the last word of a Sentinel counts.
+pub const REDIS_SENTINEL_WORD_COUNTS: Duration = Duration::from_secs(5);
+/// How long nobody may have named a primary before an answer with an older config epoch counts, because Sentinels or a cluster
+/// were made anew.
+pub const REDIS_OLDER_VIEW_AFTER: Duration = Duration::from_secs(10);
 /// The nodes or Sentinels that are asked at a time for the slots or the primary.
 pub const REDIS_ASKED_AT_ONCE_MAX: usize = 3;
 /// The nodes of a Redis cluster that are known at a time.

@@ -97,8 +97,9 @@ fn a_user_with_the_documented_rights_can_do_all_that_a_server_does_and_no_more()
 }
 
 /// Rights that the check does not ask for: without `config|get` the tier is declared, another user may load the functions, and a
-/// role that is not told is taken for that of a primary. A client of a cluster cannot be opened without `cluster|slots`.
-const NOT_ASKED_FOR: [&str; 4] = ["cluster|slots", "config|get", "function|load", "role"];
+/// role that is not told is taken for that of a primary. A client of a cluster cannot be opened without `cluster|slots`; without
+/// `cluster|nodes` it goes by the last reading.
+const NOT_ASKED_FOR: [&str; 5] = ["cluster|nodes", "cluster|slots", "config|get", "function|load", "role"];
 
 #[test]
 fn the_page_of_keys_names_exactly_the_rights_that_servers_need() {
@@ -129,7 +130,7 @@ fn sources(folder: &Path) -> Vec<String> {
 #[test]
 fn every_command_that_the_client_sends_is_among_the_rights() {
     // Parts of commands, the command for Sentinels, and codes of errors.
-    const OTHERS: [&str; 41] = [
+    const OTHERS: [&str; 42] = [
         "ABSENT",
         "ASK",
         "BUSY",
@@ -153,6 +154,7 @@ fn every_command_that_the_client_sends_is_among_the_rights() {
         "MISCONF",
         "MOVED",
         "NOAUTH",
+        "NODES",
         "NOPERM",
         "NOREPLICAS",
         "NOSHARD",

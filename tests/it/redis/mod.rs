@@ -6,6 +6,7 @@ pub mod access;
 mod activity;
 mod cluster;
 mod durability;
+mod failover;
 mod faults;
 mod looks;
 mod lost_store;

@@ -27,9 +27,13 @@ pub(super) struct QueuesServer {
 
 impl QueuesServer {
     pub(super) async fn start(deployment: Deployment) -> Self {
+        Self::start_with(deployment, ASKED).await
+    }
+
+    pub(super) async fn start_with(deployment: Deployment, asked: AskedOfServers) -> Self {
         let queues =
             RedisQueueOptions { epoch: 1, clock_slack: Duration::from_secs(2), outbox_entries: 100, durability: None };
-        let options = RedisStoreOptions { deployment, login: None, tls: None, timeout: TIMEOUT, queues, asked: ASKED };
+        let options = RedisStoreOptions { deployment, login: None, tls: None, timeout: TIMEOUT, queues, asked };
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
         let opened = redis::open(options, clock.clone(), entropy.clone()).await;
         let stores = opened.unwrap_or_else(|error| panic!("{error}"));

@@ -7,6 +7,12 @@ use std::time::Duration;
 /// How long a server may take to answer.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(30);
 
+/// Sends a command to a server without a password.
+#[allow(dead_code, reason = "not every test binary asks a server that it did not start by itself")]
+pub fn ask(address: SocketAddr, words: &[&str]) -> Result<String, String> {
+    send(address, None, words)
+}
+
 /// Sends a command, after the log-in. Answers the text that `redis-cli` prints to a pipe.
 pub fn send(address: SocketAddr, password: Option<&str>, words: &[&str]) -> Result<String, String> {
     let said = |error: io::Error| format!("no answer of {address}: {error}");

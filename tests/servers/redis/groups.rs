@@ -70,7 +70,12 @@ impl SentinelGroup {
 
     /// Where the Sentinels listen.
     pub fn sentinels(&self) -> Vec<String> {
-        self.sentinels.iter().map(|(address, ..)| address.to_string()).collect()
+        self.addresses().iter().map(SocketAddr::to_string).collect()
+    }
+
+    /// The same as addresses.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.sentinels.iter().map(|(address, ..)| *address).collect()
     }
 }
 

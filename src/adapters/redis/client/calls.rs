@@ -121,6 +121,10 @@ impl Calls {
             (Advice::GoTo(_) | Advice::LoadLibrary, None) | (Advice::Wait | Advice::Fail, _) => {}
         }
         deadline.pause(pauses.next()).await;
+        let is_same = |now: &Arc<Node>| seen.node.as_ref().is_some_and(|node| Arc::ptr_eq(node, now));
+        if self.directory.node_of(slot).is_some_and(|now| !is_same(&now)) {
+            return Ok(()); // another one has its place already
+        }
         // A look-up that fails changes nothing, and the next attempt says why.
         let _ = deadline.meet(self.directory.look_up(seen.lookups)).await;
         Ok(())

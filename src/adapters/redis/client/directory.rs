@@ -1,11 +1,12 @@
 //! Which node serves a slot, and how that is found out: a single server is what the settings say, Sentinels know the
 //! address of the primary, and each node of a cluster knows the owners of all slots.
 //!
-//! Several callers that look at the same time share one look-up. What is found replaces what was known before.
+//! Several callers that look at the same time share one look-up. What is found replaces what was known before, unless it is
+//! older. Invariant: once another node owns the slots of one, nothing more is sent to that one, and its connections are closed.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -17,8 +18,10 @@ use crate::client::command::RedisCommand;
 use crate::client::deadline::Deadline;
 use crate::client::failure::{CallFailure, FailureCause};
 use crate::client::node::Node;
+use crate::client::reply::RedisReply;
+use crate::client::sentinels::{self, Believed, SentinelWord};
 use crate::client::slot::Slot;
-use crate::client::slot_map::{SlotMap, address_of};
+use crate::client::slot_map::SlotMap;
 use crate::client::wire::{Door, Login, NodeKind};
 use crate::limits::{REDIS_ASKED_AT_ONCE_MAX, REDIS_LOOK_UP_EVERY, REDIS_LOOK_UP_WITHIN, REDIS_NODES_MAX};
 use tallystone_adapters::store_tls::StoreTls;
@@ -57,6 +60,9 @@ pub(super) struct Directory {
     map: RwLock<SlotMap>,
     nodes: Mutex<HashMap<Arc<str>, Arc<Node>>>,
     sentinels: Vec<Arc<Node>>,
+    believed: Mutex<Believed>,
+    /// Whether the user of the nodes of a cluster may not ask for config epochs.
+    is_epoch_denied: AtomicBool,
     /// One at a time looks.
     looking: Semaphore,
     lookups: AtomicU64,
@@ -92,7 +98,9 @@ impl Directory {
             clock,
             map: RwLock::new(map),
             nodes: Mutex::default(),
+            believed: Mutex::new(Believed::new(sentinels.len())),
             sentinels,
+            is_epoch_denied: AtomicBool::new(false),
             looking: Semaphore::new(1),
             lookups: AtomicU64::new(0),
             looked_at: Mutex::default(),
@@ -111,8 +119,15 @@ impl Directory {
 
     /// The node that serves a slot, as far as is known.
     pub(super) fn node_of(&self, slot: Slot) -> Option<Arc<Node>> {
-        let owner = self.map.read().owner(slot).cloned()?;
-        Some(self.node(&owner))
+        // Under one lock: a node that loses its slots meanwhile is retired, and not made anew here.
+        let map = self.map.read();
+        Some(self.node(map.owner(slot)?))
+    }
+
+    /// The node of an address, if it serves slots.
+    pub(super) fn serving(&self, address: &str) -> Option<Arc<Node>> {
+        let map = self.map.read();
+        Some(self.node(map.serving(address)?))
     }
 
     /// The nodes that serve slots, by address, each with its first slot.
@@ -177,45 +192,104 @@ impl Directory {
         let found = match &self.deployment {
             Deployment::Single { .. } => return Ok(()),
             Deployment::Sentinel { primary, .. } => self.ask_sentinels(primary).await,
-            Deployment::Cluster { seeds } => self.ask_members(seeds).await,
+            Deployment::Cluster { seeds } => self.ask_members(seeds).await.map(|found| {
+                let now = self.clock.elapsed();
+                self.install(|known| found.over(known, now));
+            }),
         };
         *self.looked_at.lock() = Some(self.clock.elapsed());
         self.lookups.fetch_add(1, Ordering::Relaxed);
-        self.install(found?);
-        Ok(())
+        found
     }
 
-    fn install(&self, found: SlotMap) {
-        let is_new = *self.map.read() != found;
+    /// Replaces what was known. Nodes that serve no slots any more are retired.
+    fn install(&self, found: impl FnOnce(&SlotMap) -> SlotMap) {
+        let mut map = self.map.write();
+        let found = found(&map);
+        let is_new = !found.has_owners_of(&map);
+        *map = found;
         if is_new {
-            // Nodes that are gone end with their last call.
-            self.nodes.lock().retain(|address, _| found.nodes().any(|node| node == address));
-            *self.map.write() = found;
+            let owners: HashSet<Arc<str>> = map.owners().into_iter().map(|(owner, _)| owner).collect();
+            self.nodes.lock().retain(|address, node| {
+                let serves = owners.contains(address);
+                if !serves {
+                    node.retire();
+                }
+                serves
+            });
+            drop(map);
             self.changes.send_modify(|changes| *changes += 1);
         }
     }
 
-    /// The primary that most Sentinels name, as soon as more than half of all do.
-    async fn ask_sentinels(&self, primary: &str) -> Result<SlotMap, CallFailure> {
+    /// How many Sentinels are asked.
+    pub(super) fn sentinels(&self) -> usize {
+        self.sentinels.len()
+    }
+
+    /// How to reach a Sentinel, by its place.
+    pub(super) fn sentinel_door(&self, at: usize) -> &Door {
+        self.sentinels[at].door()
+    }
+
+    /// The name of the primary in the settings of the Sentinels.
+    pub(super) fn primary_name(&self) -> &str {
+        match &self.deployment {
+            Deployment::Sentinel { primary, .. } => primary,
+            Deployment::Single { .. } | Deployment::Cluster { .. } => "",
+        }
+    }
+
+    /// Takes in what a Sentinel said, and moves if it names another primary and is believed.
+    pub(super) fn hear(&self, sentinel: usize, word: SentinelWord) {
+        let mut believed = self.believed.lock();
+        believed.hear(sentinel, word, self.clock.elapsed());
+        self.go_by(&mut believed);
+    }
+
+    fn go_by(&self, believed: &mut Believed) {
+        if let Some(primary) = believed.primary(self.clock.elapsed()) {
+            self.install(|_| SlotMap::of_one(&primary));
+        }
+    }
+
+    /// Leaves a primary that has become a replica: it answers reads from what it has. A new connection is refused until it is a
+    /// primary again. One of a cluster refuses calls by itself.
+    pub(super) fn leave(&self, address: &Arc<str>) {
+        if !self.is_cluster()
+            && let Some(node) = self.nodes.lock().remove(address)
+        {
+            node.retire();
+        }
+    }
+
+    /// Asks the Sentinels until more than half of all name the same primary, and goes by what they said.
+    async fn ask_sentinels(&self, primary: &str) -> Result<(), CallFailure> {
         let deadline = Deadline::after(REDIS_LOOK_UP_WITHIN, &self.clock);
-        let asked = self.sentinels.iter().map(|sentinel| ask_sentinel(sentinel, primary, &deadline));
+        let asked =
+            self.sentinels.iter().enumerate().map(|(at, sentinel)| ask_sentinel(at, sentinel, primary, &deadline));
         let mut asked: FuturesUnordered<_> = asked.collect();
-        let mut votes: Vec<(String, usize)> = Vec::new();
+        let mut words: Vec<(usize, SentinelWord)> = Vec::new();
         let mut failure = CallFailure::new(FailureCause::Unreachable, "no Sentinel is named");
         while let Some(answer) = asked.next().await {
             match answer {
-                Ok(address) => match votes.iter_mut().find(|(known, _)| *known == address) {
-                    Some((_, count)) => *count += 1,
-                    None => votes.push((address, 1)),
-                },
+                Ok(word) => words.push(word),
                 Err(why) => failure = why,
             }
-            if votes.iter().any(|(_, count)| 2 * count > self.sentinels.len()) {
+            let votes = |named: &SentinelWord| words.iter().filter(|(_, word)| word.address == named.address).count();
+            if words.iter().any(|(_, word)| 2 * votes(word) > self.sentinels.len()) {
                 break;
             }
         }
-        let most = votes.into_iter().max_by_key(|(_, count)| *count);
-        most.map(|(address, _)| SlotMap::of_one(&address)).ok_or(failure)
+        if words.is_empty() {
+            return Err(failure);
+        }
+        let mut believed = self.believed.lock();
+        for (at, word) in words {
+            believed.hear(at, word, self.clock.elapsed());
+        }
+        self.go_by(&mut believed);
+        Ok(())
     }
 
     /// The first answer of a few nodes at a time.
@@ -231,7 +305,7 @@ impl Directory {
         let mut failure = CallFailure::new(FailureCause::Unreachable, "no node of the cluster is named");
         for some in known.chunks(REDIS_ASKED_AT_ONCE_MAX) {
             let deadline = Deadline::after(REDIS_LOOK_UP_WITHIN, &self.clock);
-            let asked = some.iter().map(|address| ask_member(self.node(address), deadline.clone()));
+            let asked = some.iter().map(|address| self.ask_member(self.node(address), deadline.clone()));
             let mut asked: FuturesUnordered<_> = asked.collect();
             while let Some(answer) = asked.next().await {
                 match answer {
@@ -243,6 +317,39 @@ impl Directory {
         Err(failure)
     }
 
+    /// What a node says of the owners of all slots. If that is news, it is asked again with their config epochs.
+    async fn ask_member(&self, node: Arc<Node>, deadline: Deadline) -> Result<SlotMap, CallFailure> {
+        let address = &node.door().address;
+        let slots = || RedisCommand::new("CLUSTER").arg("SLOTS");
+        let map = SlotMap::read(node.ask(slots(), &deadline).await?, address)?;
+        if map.owners().is_empty() {
+            let text = format!("the node at {address} knows no owner of any slot");
+            return Err(CallFailure::new(FailureCause::Unreachable, text));
+        }
+        let is_known = {
+            let known = self.map.read();
+            map.has_owners_of(&known) && !known.lacks_epochs()
+        };
+        if is_known || self.is_epoch_denied.load(Ordering::Relaxed) {
+            return Ok(map);
+        }
+        // The epochs come first, so they are not newer than the owners.
+        let questions = vec![RedisCommand::new("CLUSTER").arg("NODES"), slots()];
+        let mut answers = node.ask_all(questions, &deadline).await?.into_iter();
+        let incomplete = || CallFailure::new(FailureCause::Protocol, "an answer about slots is missing");
+        let epochs = answers.next().ok_or_else(incomplete)?;
+        let mut map = SlotMap::read(answers.next().ok_or_else(incomplete)??, address)?;
+        match epochs.and_then(RedisReply::into_text) {
+            Ok(nodes) => map.learn_epochs(&nodes),
+            // Without this right the last reading counts.
+            Err(failure) if failure.cause == FailureCause::Denied => {
+                self.is_epoch_denied.store(true, Ordering::Relaxed);
+            }
+            Err(failure) => return Err(failure),
+        }
+        Ok(map)
+    }
+
     /// Lets go of all connections.
     pub(super) fn hang_up(&self) {
         self.nodes.lock().drain().for_each(|(_, node)| node.hang_up());
@@ -250,26 +357,13 @@ impl Directory {
     }
 }
 
-async fn ask_sentinel(sentinel: &Node, primary: &str, deadline: &Deadline) -> Result<String, CallFailure> {
-    let command = RedisCommand::new("SENTINEL").arg("GET-MASTER-ADDR-BY-NAME").arg(primary);
-    let reply = sentinel.ask(command, deadline).await?;
-    if reply.is_nil() {
-        let text = format!("the Sentinel at {} does not know the primary {primary}", sentinel.door().address);
-        return Err(CallFailure::new(FailureCause::Unreachable, text));
-    }
-    let mut parts = reply.into_list()?.into_iter();
-    match (parts.next(), parts.next()) {
-        (Some(host), Some(port)) => Ok(address_of(&host.into_text()?, &port.into_text()?)),
-        (_, _) => Err(CallFailure::new(FailureCause::Protocol, "the answer of a Sentinel is not complete")),
-    }
-}
-
-async fn ask_member(node: Arc<Node>, deadline: Deadline) -> Result<SlotMap, CallFailure> {
-    let reply = node.ask(RedisCommand::new("CLUSTER").arg("SLOTS"), &deadline).await?;
-    let map = SlotMap::read(reply, &node.door().address)?;
-    if map.owners().is_empty() {
-        let text = format!("the node at {} knows no owner of any slot", node.door().address);
-        return Err(CallFailure::new(FailureCause::Unreachable, text));
-    }
-    Ok(map)
+/// What a Sentinel says, beside its place.
+async fn ask_sentinel(
+    at: usize,
+    sentinel: &Node,
+    primary: &str,
+    deadline: &Deadline,
+) -> Result<(usize, SentinelWord), CallFailure> {
+    let answers = sentinel.ask_all(sentinels::questions(primary), deadline).await?;
+    Ok((at, sentinels::read(answers, &sentinel.door().address, primary)?))
 }

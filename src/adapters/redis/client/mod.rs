@@ -15,8 +15,10 @@ mod line;
 mod news;
 mod node;
 mod pending;
+mod primary_watch;
 mod replicas;
 mod reply;
+mod sentinels;
 mod slot;
 mod slot_map;
 mod wire;
@@ -32,6 +34,7 @@ use crate::client::calls::Calls;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::news::Subscriptions;
+use crate::client::primary_watch::PrimaryWatch;
 use crate::client::replicas::ReplicaWaits;
 use crate::limits::{REDIS_MOVING_PAUSE_MAX, REDIS_START_WITHIN};
 use tallystone_adapters::store_tls::StoreTls;
@@ -72,6 +75,7 @@ pub struct RedisClient {
     calls: Arc<Calls>,
     waits: ReplicaWaits,
     subscriptions: Arc<Subscriptions>,
+    primaries: PrimaryWatch,
     /// Look-ups and subscriptions, which nobody waits for.
     tasks: Arc<DetachedTasks>,
     /// Whether one of them looks.
@@ -103,6 +107,7 @@ impl RedisClient {
             calls: Arc::new(Calls { directory: Arc::clone(&directory), library }),
             waits: ReplicaWaits::new(Arc::clone(&directory), Arc::clone(&clock), Arc::clone(&tasks)),
             subscriptions: Subscriptions::new(Arc::clone(&directory), Arc::clone(&clock), Arc::clone(&tasks)),
+            primaries: PrimaryWatch::start(&directory, &clock),
             directory,
             clock,
             tasks,
@@ -213,6 +218,7 @@ impl RedisClient {
     pub async fn close(&self) {
         self.closed.store(true, Ordering::Relaxed);
         self.subscriptions.close();
+        self.primaries.close().await;
         self.directory.hang_up();
         self.tasks.join().await;
     }

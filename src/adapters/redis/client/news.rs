@@ -14,6 +14,7 @@ use tokio::sync::{Notify, watch};
 use crate::client::command::RedisCommand;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
+use crate::client::health::Role;
 use crate::client::line::Absence;
 use crate::client::slot::Slot;
 use crate::client::wire::{Push, PushReceiver, Wire};
@@ -240,8 +241,10 @@ impl Subscriptions {
             }
             let due = check_at.saturating_sub(self.clock.elapsed());
             if due.is_zero() {
-                if !self.is_primary(wire).await {
-                    return;
+                match self.role(wire).await {
+                    Some(Role::Primary) => {}
+                    Some(Role::Replica) => return self.directory.leave(address),
+                    None => return,
                 }
                 check_at = self.clock.elapsed() + REDIS_PING_EVERY;
             }
@@ -300,13 +303,13 @@ impl Subscriptions {
         deadline.meet(wire.send(&commands)).await?.ok().map(drop)
     }
 
-    /// Whether the node answers in time that it is a primary: one that was demoted publishes too late, or nothing.
-    async fn is_primary(&self, wire: &Wire) -> bool {
+    /// What the node answers in time that it is: one that was demoted publishes too late, or nothing.
+    async fn role(&self, wire: &Wire) -> Option<Role> {
         let deadline = Deadline::after(REDIS_PING_WITHIN, &self.clock);
-        let Some(Ok(answers)) = deadline.meet(wire.send(&[RedisCommand::new("ROLE")])).await else { return false };
+        let answers = deadline.meet(wire.send(&[RedisCommand::new("ROLE")])).await?.ok()?;
         let role = answers.into_iter().next().and_then(Result::ok).and_then(|role| role.into_list().ok());
         let role = role.and_then(|parts| parts.into_iter().next()?.into_text().ok());
         // A user who may not ask for the role is answered all the same: the node is alive.
-        role.is_none_or(|role| role == "master")
+        Some(if role.is_none_or(|role| role == "master") { Role::Primary } else { Role::Replica })
     }
 }

@@ -1,12 +1,14 @@
 //! One node: its lines, how many calls and bytes may be in flight to it, and how its calls end.
 //!
 //! A call that ends before its commands were given to a connection was not applied. Afterwards, without an answer, its
-//! effect may have happened.
+//! effect may have happened. Once another node has taken the place of this one, it is retired: nothing more is sent to it,
+//! and its connections are closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio_util::sync::CancellationToken;
 
 use crate::client::command::RedisCommand;
 use crate::client::deadline::Deadline;
@@ -18,6 +20,7 @@ use crate::client::reply::RedisReply;
 use crate::client::wire::{Door, ServedBy, Wire};
 use crate::limits::{
     REDIS_ABSENCE_WAITED_MAX, REDIS_BYTES_AT_ONCE_MAX, REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECTIONS, REDIS_SILENCE_MAX,
+    REDIS_WAITS_AT_ONCE,
 };
 use tallystone_ports::Clock;
 
@@ -29,6 +32,9 @@ pub(super) struct Node {
     door: Door,
     clock: Arc<dyn Clock>,
     lines: [Line; REDIS_CONNECTIONS],
+    /// Those that wait for its replicas.
+    wait_lines: [Line; REDIS_WAITS_AT_ONCE],
+    retired: CancellationToken,
     absence: Arc<Absence>,
     call_permits: Semaphore,
     byte_permits: Semaphore,
@@ -37,6 +43,9 @@ pub(super) struct Node {
     /// How often the library was loaded.
     loads: AtomicU64,
 }
+
+/// A call that may be sent: what it holds while it is in flight, and its connection.
+type Begun<'n> = ((SemaphorePermit<'n>, SemaphorePermit<'n>), &'n Line, Arc<Wire>);
 
 /// What became of commands that were given to a node.
 pub(super) enum Sent {
@@ -54,6 +63,8 @@ impl Node {
             door,
             clock,
             lines: Default::default(),
+            wait_lines: Default::default(),
+            retired: CancellationToken::new(),
             absence: Arc::default(),
             call_permits: Semaphore::new(REDIS_CALLS_AT_ONCE_MAX),
             byte_permits: Semaphore::new(REDIS_BYTES_AT_ONCE_MAX / BYTES_A_PERMIT),
@@ -68,16 +79,19 @@ impl Node {
 
     /// Sends commands on one connection, in their order.
     pub(super) async fn send(&self, commands: Vec<RedisCommand>, deadline: &Deadline) -> Sent {
-        let Some(permits) = deadline.meet(self.acquire(&commands)).await else {
-            let text = format!("too many calls of Redis at {} are in progress", self.door.address);
-            return Sent::Failed(CallFailure::new(FailureCause::Busy, text));
+        let begun = self.retired.run_until_cancelled(self.begin(&commands, deadline)).await;
+        let (permits, line, wire) = match begun {
+            // Nothing is awaited between this check and the sending.
+            Some(Ok(begun)) if !self.retired.is_cancelled() => begun,
+            Some(Err(not_sent)) => return not_sent,
+            Some(Ok(_)) | None => return Sent::NotYet(self.replaced(FailureCause::Moving)),
         };
-        let (line, wire) = match deadline.meet(self.wire()).await {
-            Some(Ok(found)) => found,
-            Some(Err(failure)) => return self.not_connected(failure),
-            None => return Sent::NotYet(self.unreachable("no connection in time")),
+        let answered = tokio::select! {
+            biased;
+            // What it answers from here on may be lost with its history.
+            () = self.retired.cancelled() => return Sent::Failed(self.replaced(FailureCause::NoAnswer)),
+            answered = deadline.meet(wire.send(&commands)) => answered,
         };
-        let answered = deadline.meet(wire.send(&commands)).await;
         drop(permits);
         match answered {
             Some(Ok(answers)) => {
@@ -98,13 +112,35 @@ impl Node {
         }
     }
 
+    /// Waits until a call may be in flight and has a connection; else says what becomes of it.
+    async fn begin(&self, commands: &[RedisCommand], deadline: &Deadline) -> Result<Begun<'_>, Sent> {
+        let Some(permits) = deadline.meet(self.acquire(commands)).await else {
+            let text = format!("too many calls of Redis at {} are in progress", self.door.address);
+            return Err(Sent::Failed(CallFailure::new(FailureCause::Busy, text)));
+        };
+        match deadline.meet(self.wire()).await {
+            Some(Ok((line, wire))) => Ok((permits, line, wire)),
+            Some(Err(failure)) => Err(self.not_connected(failure)),
+            None => Err(Sent::NotYet(self.unreachable("no connection in time"))),
+        }
+    }
+
     /// The answer to one command that only reads, or is harmless: where nothing was answered, it may be asked again.
     pub(super) async fn ask(&self, command: RedisCommand, deadline: &Deadline) -> Result<RedisReply, CallFailure> {
-        match self.send(vec![command], deadline).await {
-            Sent::Answered(_, mut answers) => match answers.pop() {
-                Some(answer) => answer.map_err(|(failure, _)| failure),
-                None => Err(CallFailure::new(FailureCause::Protocol, "no answer to the command")),
-            },
+        let none = || Err(CallFailure::new(FailureCause::Protocol, "no answer to the command"));
+        self.ask_all(vec![command], deadline).await?.pop().unwrap_or_else(none)
+    }
+
+    /// The answers to several such commands, which are sent together.
+    pub(super) async fn ask_all(
+        &self,
+        commands: Vec<RedisCommand>,
+        deadline: &Deadline,
+    ) -> Result<Vec<Result<RedisReply, CallFailure>>, CallFailure> {
+        match self.send(commands, deadline).await {
+            Sent::Answered(_, answers) => {
+                Ok(answers.into_iter().map(|answer| answer.map_err(|(failure, _)| failure)).collect())
+            }
             Sent::NotYet(failure) | Sent::Failed(failure) => Err(failure),
         }
     }
@@ -142,7 +178,28 @@ impl Node {
 
     /// Lets go of all connections.
     pub(super) fn hang_up(&self) {
-        self.lines.iter().for_each(Line::hang_up);
+        self.lines.iter().chain(&self.wait_lines).for_each(Line::hang_up);
+    }
+
+    /// Another node has taken its place: sends nothing more to it. Calls in flight end at once, with an unknown outcome.
+    pub(super) fn retire(&self) {
+        self.retired.cancel();
+        self.hang_up();
+    }
+
+    /// Comes back once it is retired.
+    pub(super) async fn retired(&self) {
+        self.retired.cancelled().await;
+    }
+
+    /// The connections that wait for its replicas.
+    pub(super) fn wait_lines(&self) -> &[Line] {
+        &self.wait_lines
+    }
+
+    /// The failure of what was asked of it when another one took its place.
+    pub(super) fn replaced(&self, cause: FailureCause) -> CallFailure {
+        CallFailure::new(cause, format!("Redis at {}: another node has taken its place", self.door.address))
     }
 
     /// A connection, of those with the fewest calls in flight. While all of them are busy, a call makes another one; if it

@@ -15,8 +15,9 @@ use crate::client::command::RedisCommand;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::failure::{CallFailure, FailureCause, judge};
-use crate::client::line::{Absence, Line};
-use crate::client::wire::{Door, ServedBy, Wire};
+use crate::client::line::Absence;
+use crate::client::node::Node;
+use crate::client::wire::{ServedBy, Wire};
 use crate::limits::{
     REDIS_CONNECT_WITHIN, REDIS_NODES_MAX, REDIS_WAIT_KEY_KEPT, REDIS_WAIT_MAX, REDIS_WAITERS_MAX, REDIS_WAITS_AT_ONCE,
 };
@@ -33,10 +34,8 @@ pub(super) struct ReplicaWaits {
 
 /// The waits of one node.
 struct NodeWaits {
-    door: Door,
-    directory: Arc<Directory>,
+    node: Arc<Node>,
     clock: Arc<dyn Clock>,
-    lines: [Line; REDIS_WAITS_AT_ONCE],
     absence: Arc<Absence>,
     queue: CallQueue<ReplicaWaiters>,
 }
@@ -73,10 +72,13 @@ impl ReplicaWaits {
         replicas: u32,
         deadline: &Deadline,
     ) -> Result<(), CallFailure> {
-        let node = self.node(served);
+        let Some(waits) = self.waits(served) else {
+            let text = format!("Redis at {}: another node has taken its place", served.address());
+            return Err(CallFailure::new(FailureCause::NoAnswer, text));
+        };
         let (told, answer) = oneshot::channel();
         let started = {
-            let mut queue = node.queue.lock();
+            let mut queue = waits.queue.lock();
             if queue.0.len() >= REDIS_WAITERS_MAX {
                 let text = format!("too many calls wait for the replicas of Redis at {}", served.address());
                 return Err(CallFailure::new(FailureCause::Busy, text).unknown());
@@ -85,13 +87,19 @@ impl ReplicaWaits {
             queue.start()
         };
         if let Some(batch) = started {
-            let node = Arc::clone(&node);
+            let waits = Arc::clone(&waits);
             self.tasks.spawn(async move {
                 // ReplicaWaiters of a call that panicked see their channel closed.
-                node.queue.run(Some(batch), |batch| node.round_trip(batch), || {}).await;
+                waits.queue.run(Some(batch), |batch| waits.round_trip(batch), || {}).await;
             });
         }
-        match deadline.meet(answer).await {
+        let answered = tokio::select! {
+            biased;
+            // A replica may have it, and the next primary not.
+            () = waits.node.retired() => return Err(waits.node.replaced(FailureCause::NoAnswer)),
+            answered = deadline.meet(answer) => answered,
+        };
+        match answered {
             Some(Ok(answer)) => answer,
             Some(Err(_)) | None => {
                 let text = format!("Redis at {}: no word of its replicas in time", served.address());
@@ -100,30 +108,39 @@ impl ReplicaWaits {
         }
     }
 
-    fn node(&self, served: &ServedBy) -> Arc<NodeWaits> {
+    /// The waits of the node that answered; none if another one has taken its place.
+    fn waits(&self, served: &ServedBy) -> Option<Arc<NodeWaits>> {
+        let node = self.directory.serving(served.address())?;
         let mut nodes = self.nodes.lock();
         if nodes.len() >= REDIS_NODES_MAX {
             // Round trips that are out keep their nodes.
             nodes.clear();
         }
-        let address: Arc<str> = Arc::from(served.address());
-        let made = || NodeWaits {
-            door: self.directory.door(&address),
-            directory: Arc::clone(&self.directory),
-            clock: Arc::clone(&self.clock),
-            lines: Default::default(),
-            absence: Arc::default(),
-            queue: CallQueue::default(),
-        };
-        Arc::clone(nodes.entry(Arc::clone(&address)).or_insert_with(|| Arc::new(made())))
+        let address = Arc::clone(&node.door().address);
+        let known = nodes.get(&address).filter(|known| Arc::ptr_eq(&known.node, &node));
+        Some(known.cloned().unwrap_or_else(|| {
+            let (clock, absence, queue) = (Arc::clone(&self.clock), Arc::default(), CallQueue::default());
+            let waits = Arc::new(NodeWaits { node, clock, absence, queue });
+            nodes.insert(address, Arc::clone(&waits));
+            waits
+        }))
     }
 }
 
 impl NodeWaits {
-    async fn round_trip(&self, mut waiters: Vec<Waiter>) {
+    /// Tells callers how many replicas have what they wait for. Those of a retired node see their channels closed.
+    async fn round_trip(&self, waiters: Vec<Waiter>) {
+        tokio::select! {
+            biased;
+            () = self.node.retired() => {}
+            () = self.count(waiters) => {}
+        }
+    }
+
+    async fn count(&self, mut waiters: Vec<Waiter>) {
         let deadline = Deadline::after(REDIS_CONNECT_WITHIN + 2 * REDIS_WAIT_MAX, &self.clock);
-        let line = self.lines.iter().min_by_key(|line| line.in_flight()).expect("a node has lines");
-        let wire = match deadline.meet(line.wire(&self.door, &self.absence, &self.clock)).await {
+        let line = self.node.wait_lines().iter().min_by_key(|line| line.in_flight()).expect("a node has lines");
+        let wire = match deadline.meet(line.wire(self.node.door(), &self.absence, &self.clock)).await {
             Some(Ok(wire)) => wire,
             Some(Err(failure)) => return tell(waiters, &failure.unknown()),
             None => return tell(waiters, &self.failure(FailureCause::NoAnswer, "no connection in time")),
@@ -132,8 +149,8 @@ impl NodeWaits {
         let (mine, others): (Vec<_>, Vec<_>) =
             waiters.into_iter().partition(|waiter| waiter.served == *wire.served_by());
         if !others.is_empty() {
-            // The connections for calls may be the older ones: new ones know better.
-            self.directory.node(&self.door.address).hang_up();
+            // Either of the connections may be the older one: new ones know better.
+            self.node.hang_up();
             tell(others, &self.failure(FailureCause::NoAnswer, "the server was restarted, or became a primary anew"));
         }
         waiters = mine;
@@ -166,10 +183,14 @@ impl NodeWaits {
         let mut answers = wire.send(&[write, wait]).await?.into_iter();
         let mut next = || {
             let answer = answers.next().ok_or_else(|| self.failure(FailureCause::Protocol, "an answer is missing"))?;
-            answer.map_err(|text| judge(&self.door.address, &text).0)
+            answer.map_err(|text| judge(self.address(), &text).0)
         };
         next()?;
         next()?.into_int()
+    }
+
+    fn address(&self) -> &str {
+        &self.node.door().address
     }
 
     fn tell_count(&self, waiters: Vec<Waiter>, count: i64) {
@@ -187,7 +208,7 @@ impl NodeWaits {
     }
 
     fn failure(&self, cause: FailureCause, why: &str) -> CallFailure {
-        CallFailure::new(cause, format!("Redis at {}: {why}", self.door.address)).unknown()
+        CallFailure::new(cause, format!("Redis at {}: {why}", self.address())).unknown()
     }
 }
 
