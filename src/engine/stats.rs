@@ -104,6 +104,8 @@ pub struct QueueCounts {
     pub messages_expired: Count,
     /// Messages that were given new attempts.
     pub redriven: Count,
+    /// Steps that the store took back after it had answered them.
+    pub steps_lost: Count,
 }
 
 impl QueueCounts {

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use crate::StoreError;
+use tallystone_domain::queue::activity::LostWork;
 use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::counter_names::CountedValue;
 use tallystone_domain::queue::filter::Filter;
@@ -159,6 +160,10 @@ pub trait QueueListener: Send + Sync + 'static {
     /// Receives the key of a running message whose cancellation was requested. Called from any thread; must not block. The
     /// worker also hears of it when it extends its lease or sends a heartbeat, so it may be lost.
     fn cancel_requested(&self, _shard: ShardId, _key: MessageKey) {}
+
+    /// Receives what a store has lost of a shard: it came back with fewer steps than this process was answered. Called once for
+    /// each loss, from any thread; must not block.
+    fn work_lost(&self, _shard: ShardId, _lost: LostWork) {}
 
     /// Whether dequeues wait here for messages of a shard, so that its status matters. Called from any thread; must not block.
     fn awaits(&self, _shard: ShardId) -> bool {

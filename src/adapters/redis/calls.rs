@@ -8,7 +8,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::epoch::KnownEpoch;
+use super::epoch::{KnownEpoch, ReturnedShard};
 use super::keys::named_keys;
 use super::library::QueueLibrary;
 use super::limits::{REDIS_REMOVALS_AT_ONCE_MAX, REDIS_REST_MAX, REDIS_STALE_RETRIES_MAX};
@@ -51,6 +51,8 @@ pub struct RedisQueues {
     pub(super) epoch: KnownEpoch,
     /// The newest step of each shard that this process has seen.
     steps: Mutex<HashMap<ShardId, u64>>,
+    /// The shards that came back with another life of the store.
+    pub(super) returned: Mutex<HashMap<ShardId, ReturnedShard>>,
     /// The last step of each shard that the listeners were told.
     told: Mutex<HashMap<ShardId, u64>>,
     /// This server's time for shards; none until the first call.
@@ -112,6 +114,7 @@ impl RedisQueues {
             options,
             epoch: KnownEpoch::new(options.epoch),
             steps: Mutex::default(),
+            returned: Mutex::default(),
             told: Mutex::default(),
             pace: Mutex::default(),
             settings: Mutex::default(),
@@ -253,7 +256,8 @@ impl RedisQueues {
             && let Some(WireReply::Bytes(status)) = parts.first()
             && let Some(step) = step_of(status)
         {
-            note_newest(&mut self.steps.lock(), shard, step);
+            let seen = note_newest(&mut self.steps.lock(), shard, step);
+            self.judge_later_life(shard, seen, step);
         }
     }
 
@@ -402,6 +406,7 @@ impl RedisQueues {
         self.settings.lock().retain(|shard, _| shard.queue != queue);
         self.steps.lock().retain(|shard, _| shard.queue != queue);
         self.told.lock().retain(|shard, _| shard.queue != queue);
+        self.returned.lock().retain(|shard, _| shard.queue != queue);
     }
 
     /// This server's time for shards, and its wall time. The first follows elapsed time, so a step of the wall clock neither
@@ -438,10 +443,12 @@ impl RedisQueues {
     }
 }
 
-/// Notes a step of a shard, unless a later one is known.
-fn note_newest(steps: &mut HashMap<ShardId, u64>, shard: ShardId, step: u64) {
+/// Notes a step of a shard, unless a later one is known. The newest step before it.
+fn note_newest(steps: &mut HashMap<ShardId, u64>, shard: ShardId, step: u64) -> u64 {
     let newest = steps.entry(shard).or_insert(step);
-    *newest = step.max(*newest);
+    let before = *newest;
+    *newest = step.max(before);
+    before
 }
 
 /// A refusal for a shard that is not there.

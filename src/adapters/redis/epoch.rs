@@ -19,6 +19,14 @@ const MINUTE_MICROS: i64 = 60_000_000;
 /// The beginning of a run id, which names the life of a process.
 pub(super) type ServerLife = [u8; 16];
 
+/// A shard that came back with another life of the store.
+#[derive(Clone, Copy, Default)]
+pub(super) struct ReturnedShard {
+    pub(super) life: ServerLife,
+    /// What of it is lost up to this step is told already.
+    pub(super) judged_to: u64,
+}
+
 /// The highest epoch that this process knows, and for whom it was raised.
 pub(super) struct KnownEpoch(Mutex<RaisedEpoch>);
 

@@ -20,6 +20,9 @@ impl RedisQueues {
         let mut words = told.rsplit(' ');
         let life = words.next().and_then(|life| life.as_bytes().try_into().ok()).unwrap_or_default();
         let used = words.next().and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+        if let Some(step) = words.next().and_then(|step| step.parse().ok()) {
+            self.judge_return(shard, life, step).await;
+        }
         let Some(epoch) = self.epoch.raise(shard, used, life, self.clock.now()) else { return };
         let (at, runs_for) = self.process_of(shard).await;
         tracing::warn!(

@@ -16,6 +16,7 @@ mod handle;
 mod keys;
 mod library;
 pub mod limits;
+mod losses;
 mod membership;
 mod news;
 mod open;

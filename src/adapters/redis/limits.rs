@@ -93,6 +93,8 @@ pub const REDIS_OUTBOX_ENTRIES_MAX: u64 = 10_000;
 pub const REDIS_CLOCK_SLACK: Duration = Duration::from_secs(2);
 /// How often it is read what the Redis servers are and which durability they offer.
 pub const REDIS_CHECKED_EVERY: Duration = Duration::from_mins(1);
+/// How long the servers of a Redis can read how far a shard was when it came back with another life of the store.
+pub const REDIS_RETURN_KEPT: Duration = Duration::from_hours(24);
 /// How long a key exists that is written only because a connection that wrote nothing waits for no replica.
 pub const REDIS_WAIT_KEY_KEPT: Duration = Duration::from_mins(1);
 /// The calls of functions on Redis that are sent together, if their commands came together.

@@ -13,6 +13,7 @@ use tallystone_api::grpc::status::StatusSource;
 use tallystone_api::time::{write, write_duration};
 use tallystone_domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
 use tallystone_domain::queue::MessageState;
+use tallystone_domain::queue::activity::LostWork;
 use tallystone_engine::queues::Backlog;
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
 use tallystone_ports::{Clock, StoreDisk};
@@ -103,6 +104,9 @@ impl StatusSource for ServerStatus {
         let on_disk = stores.iter().filter_map(|(store, disk)| Some((store, disk.as_ref()?)));
         problems.extend(on_disk.filter(|(_, disk)| disk.full).map(|(store, disk)| full(&store.store, disk)));
         problems.extend(datasets.iter().filter(|dataset| dataset.overdue() > STATUS_STALENESS_MAX).map(stale));
+        if let Some(queues) = self.engine.queues() {
+            problems.extend(queues.overview().lost.iter().map(lost));
+        }
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
         pb::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -143,6 +147,14 @@ fn stale(dataset: &DatasetGauges) -> String {
         dataset.dataset,
         units::about(dataset.staleness),
         units::about(dataset.accept_limit)
+    )
+}
+
+/// The sentence of a queue whose store came back with an earlier state.
+fn lost((queue, lost): &(String, LostWork)) -> String {
+    let (steps, at) = (lost.steps, lost.noticed());
+    format!(
+        "the store lost {steps} or more changes of the queue {queue} at {at}: docs/runbook/work-lost.md says what to do"
     )
 }
 

@@ -17,6 +17,8 @@ pub const ACTIVITY_ASKED_FOR: Duration = Duration::from_secs(120);
 pub const ACTIVITY_RENEWED_AFTER: Duration = Duration::from_secs(3);
 /// How long after a list or call has shown a queue its shards are looked at that often. Others take turns.
 pub const ACTIVITY_SHOWN_FOR: Duration = Duration::from_secs(10);
+/// How long a queue needs attention after its store came back without some of its work.
+pub const WORK_LOST_SHOWN_FOR: Duration = Duration::from_hours(24);
 /// The shards of shown queues that are looked at in one second.
 pub const ACTIVITY_SHOWN_READS_MAX: usize = 1_000;
 /// What looks at the other shards may cost in one second, in calls of the store: 1 a shard, 2 if it has changed, 10 if it

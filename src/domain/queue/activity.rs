@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use crate::limits::{RATE_STEP, RATE_WINDOW};
 use crate::queue::setup::settings::Settings;
+use crate::time::Timestamp;
 
 /// The oldest ready message waits longer than this before anybody is told that nobody dequeues.
 pub const UNSERVED_AFTER: Duration = Duration::from_secs(60);
@@ -136,6 +137,7 @@ impl FlowReadings {
 /// Why a queue needs attention, the most serious reason first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AttentionReason {
+    WorkLost,
     NobodyDequeues,
     DequeueBlocked,
     QueueFull,
@@ -144,6 +146,32 @@ pub enum AttentionReason {
     AttemptsFail,
     EnqueueBlocked,
     NumbersOld,
+}
+
+/// Work that a store lost after it had answered: it came back with an earlier state of a shard.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LostWork {
+    /// The steps that were taken back, at least: each is one change of a shard that was answered.
+    pub steps: u64,
+    /// When it was noticed.
+    pub at: Timestamp,
+}
+
+impl LostWork {
+    /// When it was noticed, to the second, as people read it.
+    pub fn noticed(&self) -> String {
+        let seconds = self.at.micros().div_euclid(1_000_000);
+        jiff::Timestamp::from_second(seconds).map_or_else(|_| String::new(), |time| time.to_string())
+    }
+
+    /// This loss after an earlier one of the same queue: all steps, since the first.
+    #[must_use]
+    pub fn after(self, earlier: Option<Self>) -> Self {
+        match earlier {
+            None => self,
+            Some(earlier) => Self { steps: self.steps.saturating_add(earlier.steps), at: self.at.min(earlier.at) },
+        }
+    }
 }
 
 /// The quota that a shard has reached.
@@ -176,7 +204,8 @@ impl ReachedQuota {
 
 impl AttentionReason {
     /// All reasons.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
+        Self::WorkLost,
         Self::NobodyDequeues,
         Self::DequeueBlocked,
         Self::QueueFull,
@@ -190,6 +219,7 @@ impl AttentionReason {
     /// The page of the runbook, as a path in the source.
     pub const fn runbook(self) -> &'static str {
         match self {
+            Self::WorkLost => "docs/runbook/work-lost.md",
             Self::NobodyDequeues => "docs/runbook/nobody-dequeues.md",
             Self::DequeueBlocked | Self::EnqueueBlocked => "docs/runbook/queue-blocked.md",
             Self::QueueFull => "docs/runbook/queue-full.md",
@@ -222,6 +252,8 @@ pub struct ActivityFacts {
     pub full: Option<ReachedQuota>,
     /// The age of the numbers.
     pub age: Option<Duration>,
+    /// What its store lost of it lately.
+    pub lost: Option<LostWork>,
 }
 
 impl ActivityFacts {
@@ -254,6 +286,7 @@ impl ActivityFacts {
         let rates = |meets: fn(&ActivityFlows<f64>) -> bool| self.rates.as_ref().is_some_and(meets);
         let is_still = rates(|rates| rates.dequeued == 0.0);
         match reason {
+            AttentionReason::WorkLost => self.lost.is_some(),
             AttentionReason::NobodyDequeues => {
                 let is_idle = self.waiting == 0 && self.running == Some(0);
                 !self.dequeue_blocked && is_idle && is_still && waits(UNSERVED_AFTER)
@@ -380,7 +413,8 @@ mod tests {
         let still = Some(ActivityFlows { enqueued: 1.0, ..ActivityFlows::default() });
         let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
         let failing = Some(ActivityFlows { enqueued: 0.0, dequeued: 2.0, completed: 0.5, failed: 1.5 });
-        let cases: [(ActivityFacts, &[AttentionReason]); 14] = [
+        let lost = Some(LostWork { steps: 3, at: Timestamp::from_secs(1) });
+        let cases: [(ActivityFacts, &[AttentionReason]); 15] = [
             (busy(), &[]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), ..busy() }, &[NobodyDequeues]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), waiting: 1, ..busy() }, &[]),
@@ -398,6 +432,7 @@ mod tests {
             (ActivityFacts { enqueue_blocked: true, ..busy() }, &[EnqueueBlocked]),
             (ActivityFacts { full: Some(ReachedQuota::Messages), ..busy() }, &[QueueFull]),
             (ActivityFacts { age: Some(secs(61)), ..busy() }, &[NumbersOld]),
+            (ActivityFacts { lost, ..busy() }, &[WorkLost]),
         ];
         for (facts, reasons) in cases {
             assert_eq!(facts.attention(), reasons, "{facts:?}");

@@ -11,6 +11,7 @@ use parking_lot::Mutex;
 use crate::queues::Queues;
 use crate::queues::served_queue::{Backlog, ServedQueue};
 use tallystone_domain::limits::{METRIC_QUEUES_MAX, OVERVIEW_AGE_MAX, STATUS_ROWS_MAX};
+use tallystone_domain::queue::activity::LostWork;
 
 /// The backlog of all queues at one moment; templates hold no messages and are not counted.
 #[derive(Default, PartialEq, Eq, Debug)]
@@ -25,6 +26,8 @@ pub struct Overview {
     pub first: Vec<Backlog>,
     /// The sum of all other queues, without a name; none if there are no others.
     pub others: Option<Backlog>,
+    /// The queues of which the store lost work lately, the first by name.
+    pub lost: Vec<(String, LostWork)>,
 }
 
 /// The last overview, and when it was read as elapsed time.
@@ -54,7 +57,12 @@ impl Queues {
             let queues = self.context.all();
             let served: Vec<&ServedQueue> =
                 queues.iter().map(|queue| &**queue).filter(|queue| queue.holds_messages()).collect();
-            overview(served.len(), |place| served[place].backlog(now), |place| served[place].name())
+            let lost =
+                served.iter().filter_map(|queue| Some((queue.name(), queue.lost_lately(self.context.engine.now())?)));
+            Overview {
+                lost: lost.take(STATUS_ROWS_MAX).collect(),
+                ..overview(served.len(), |place| served[place].backlog(now), |place| served[place].name())
+            }
         })
     }
 }

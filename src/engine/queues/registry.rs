@@ -29,6 +29,7 @@ use tallystone_domain::limits::{
     CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, QUEUE_WATCHES_MAX,
     QUEUES_MAX, WORK_STREAMS_MAX,
 };
+use tallystone_domain::queue::activity::LostWork;
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
 use tallystone_domain::queue::messages::message::{MessageKey, SessionId};
 use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Transition, Trigger};
@@ -352,6 +353,20 @@ impl QueueListener for QueueContext {
             // An error means that no worker stream is listening.
             let _ = self.cancel_notices.send(CancelNotice { queue, key });
         }
+    }
+
+    fn work_lost(&self, shard: ShardId, lost: LostWork) {
+        let Some(queue) = self.by_id(shard.queue) else { return };
+        let (name, steps) = (queue.record.load().spec.name.clone(), lost.steps);
+        tracing::error!(
+            queue = %name, shard = shard.number, steps, since = lost.noticed(),
+            "the store came back with an earlier state of a queue: at least so many of its changes, which were answered, are \
+             lost; docs/runbook/work-lost.md says what to do"
+        );
+        if let Some(counts) = queue.counts.get() {
+            counts.steps_lost.add(steps);
+        }
+        queue.note_loss(lost);
     }
 
     fn awaits(&self, shard: ShardId) -> bool {

@@ -21,10 +21,12 @@ use crate::queues::shard_calls::ShardCalls;
 use crate::queues::shard_offers::{FilterPlaces, LastTurn, QueuePlace, ShardOffer, ShardTurns};
 use crate::queues::waiters::Waiters;
 use crate::stats::{QueueCounts, QueueTimes};
-use tallystone_domain::limits::{ACTIVITY_SHOWN_FOR, SHARD_WALKS_MAX};
+use tallystone_domain::limits::{ACTIVITY_SHOWN_FOR, SHARD_WALKS_MAX, WORK_LOST_SHOWN_FOR};
+use tallystone_domain::queue::activity::LostWork;
 use tallystone_domain::queue::command::Cursor;
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::{CatalogQueue, MessageState, QueueSpec, ShardId};
+use tallystone_domain::time::Timestamp;
 use tallystone_ports::ShardStatus;
 
 /// Ends of retentions within this time are swept together.
@@ -47,6 +49,8 @@ pub struct ServedQueue {
     /// The time at which its activity was shown last, in the same form.
     shown_micros: AtomicU64,
     turns: ShardTurns,
+    /// What its store lost of it since this server started.
+    lost: Mutex<Option<LostWork>>,
     /// The quota permit of the caller whose first enqueue made it.
     share: OnceLock<QuotaPermit>,
 }
@@ -133,6 +137,18 @@ impl Backlog {
 }
 
 impl ServedQueue {
+    /// Notes what its store has lost of it.
+    pub fn note_loss(&self, lost: LostWork) {
+        let mut known = self.lost.lock();
+        let recent = known.filter(|known| lost.at.since(known.at) < WORK_LOST_SHOWN_FOR);
+        *known = Some(lost.after(recent));
+    }
+
+    /// What its store has lost of it within `WORK_LOST_SHOWN_FOR`.
+    pub fn lost_lately(&self, now: Timestamp) -> Option<LostWork> {
+        self.lost.lock().filter(|lost| now.since(lost.at) < WORK_LOST_SHOWN_FOR)
+    }
+
     /// A queue whose shards have not reported a status yet.
     pub fn new(queue: CatalogQueue) -> Self {
         let shard = |number| ServedShard {
@@ -146,6 +162,7 @@ impl ServedQueue {
             last_view: Mutex::default(),
         };
         Self {
+            lost: Mutex::default(),
             shards: (0..queue.spec.shards).map(shard).collect(),
             record: ArcSwap::from_pointee(queue),
             waiters: Waiters::default(),

@@ -2129,6 +2129,9 @@ pub enum AttentionReason {
     /// A shard of the queue has no room for another message: it reached its part of `quota_messages`, or a message of average
     /// size does not fit into its part of `quota_bytes`.
     QueueFull = 8,
+    /// The store came back with an earlier state of a shard within the last day: after a failover, a power cut or a restore. Changes
+    /// that were answered are lost. The text says how many, and since when. Redis only.
+    WorkLost = 9,
 }
 impl AttentionReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2146,6 +2149,7 @@ impl AttentionReason {
             Self::EnqueueBlocked => "ATTENTION_REASON_ENQUEUE_BLOCKED",
             Self::NumbersOld => "ATTENTION_REASON_NUMBERS_OLD",
             Self::QueueFull => "ATTENTION_REASON_QUEUE_FULL",
+            Self::WorkLost => "ATTENTION_REASON_WORK_LOST",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2160,6 +2164,7 @@ impl AttentionReason {
             "ATTENTION_REASON_ENQUEUE_BLOCKED" => Some(Self::EnqueueBlocked),
             "ATTENTION_REASON_NUMBERS_OLD" => Some(Self::NumbersOld),
             "ATTENTION_REASON_QUEUE_FULL" => Some(Self::QueueFull),
+            "ATTENTION_REASON_WORK_LOST" => Some(Self::WorkLost),
             _ => None,
         }
     }

@@ -4,6 +4,7 @@
 use serde_json::{Value, json};
 
 use super::*;
+use crate::fleet::several_servers::metric_of;
 use crate::support::harness::{HttpAnswer, Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -69,4 +70,44 @@ fn a_redis_that_lost_its_data_is_not_served_as_an_empty_one_by_a_server_that_run
     drop(server);
     let fresh = dev_on(&redis).start();
     assert!(enqueue(&fresh, "b").body.contains("QUEUE_NOT_FOUND"), "a restart accepts the loss");
+}
+
+#[test]
+fn work_that_redis_lost_stands_in_log_status_activity_and_metrics_with_the_name_of_its_queue() {
+    let Some(mut redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    let server = dev_on(&redis).start();
+    assert_eq!(create(&server, "mail", "DURABILITY_UNSPECIFIED").status, 200);
+    assert_eq!(enqueue(&server, "a").status, 200);
+    let activity = || post(&server, "ListQueueActivity", &json!({})).json()["queues"][0]["attention"].clone();
+    let status = || {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        command.args(["status", "--server", &server.address.to_string()]);
+        let output = command.output().expect("it starts");
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    };
+    assert!(!activity().to_string().contains("WORK_LOST"), "{}", activity());
+    assert_eq!(metric_of(&server, "tallystone_queue_steps_lost_total", "queue=\"mail\""), 0.0);
+    redis.cli(&["SAVE"]);
+    assert!(["b", "c", "d"].iter().all(|id| enqueue(&server, id).status == 200));
+    redis.restart().expect("it starts");
+    let is_back = || enqueue(&server, "e").status == 200;
+    assert!(eventually(BACK_WITHIN, is_back), "{}", server.printed());
+    assert!(eventually(BACK_WITHIN, || activity().to_string().contains("WORK_LOST")), "{}", server.printed());
+    let told = activity();
+    let lost = told.as_array().and_then(|all| all.iter().find(|one| one["reason"] == "ATTENTION_REASON_WORK_LOST"));
+    let text = lost.expect("the reason")["text"].to_string();
+    assert!(
+        text.contains("without 3 or more of its changes") && told[0]["runbook"] == "docs/runbook/work-lost.md",
+        "{told}"
+    );
+    assert!(metric_of(&server, "tallystone_queue_steps_lost_total", "queue=\"mail\"") >= 3.0);
+    let printed = server.printed();
+    assert!(
+        printed.lines().any(|line| line.contains("an earlier state of a queue") && line.contains("mail")),
+        "{printed}"
+    );
+    // The numbers of status are up to a second old.
+    let is_told =
+        || matches!(status(), (Some(1), problems) if problems.contains("3 or more changes of the queue mail"));
+    assert!(eventually(BACK_WITHIN, is_told), "{:?}", status());
 }

@@ -4,7 +4,7 @@ use tallystone::domain::queue::QueueName;
 use tallystone::domain::queue::messages::settlement::SettleAction;
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::Author;
-use tallystone::engine::queues::{DequeueRequest, QueueDraft, SentMessage, SettleRequest};
+use tallystone::engine::queues::{ActivityOrder, DequeueRequest, QueueDraft, SentMessage, SettleRequest};
 
 use super::two_servers::QueuesServer;
 use super::*;
@@ -132,4 +132,67 @@ async fn a_message_that_came_back_with_an_earlier_state_is_served_to_a_dequeue_t
     let (found, ()) = tokio::join!(waiting, restart);
     assert_eq!(found.expect("a dequeue").take().len(), 1, "nobody else wakes it");
     server.stop().await;
+}
+
+/// The steps that the queue has lost, as a server tells.
+async fn steps_lost(server: &QueuesServer) -> u64 {
+    let page = server.queues.list_activity(|_| true, ActivityOrder::Name, 0, 1).await;
+    page.rows[0].facts.lost.map_or(0, |lost| lost.steps)
+}
+
+/// The enqueues that a Redis forgets.
+const FORGOTTEN: u64 = 20;
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn work_that_redis_lost_is_told_by_the_server_that_was_answered_whoever_finds_the_shard_first() {
+    let Some(mut redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    let one = started(&redis).await;
+    let other = QueuesServer::start(single(&redis)).await;
+    for asked_first in [&one, &other] {
+        for _ in 0..16 {
+            assert!(enqueue(&one).await && enqueue(&other).await, "both know all shards");
+        }
+        redis.cli(&["SAVE"]);
+        let before = steps_lost(&one).await;
+        for _ in 0..FORGOTTEN {
+            assert!(enqueue(&one).await);
+        }
+        redis.restart().expect("it starts");
+        for _ in 0..16 {
+            eventually("the store is back", async || enqueue(asked_first).await).await;
+        }
+        let is_told = async || enqueue(&one).await && steps_lost(&one).await >= before + FORGOTTEN;
+        eventually("it tells what it was answered", is_told).await;
+        let told = steps_lost(&one).await;
+        for _ in 0..16 {
+            assert!(enqueue(&one).await && enqueue(&other).await);
+        }
+        assert_eq!(steps_lost(&one).await, told, "each loss is told once");
+    }
+    one.stop().await;
+    other.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restart_that_lost_nothing_is_told_as_no_loss() {
+    let settings = RedisSettings::of(&["appendonly yes", "appendfsync always"]);
+    let Some(mut redis) = or_skip(RedisServer::start_with(Build::Redis7, settings)) else { return };
+    let servers = [started(&redis).await, QueuesServer::start(single(&redis)).await];
+    for _ in 0..3 {
+        for server in &servers {
+            for _ in 0..8 {
+                eventually("the store is there", async || enqueue(server).await).await;
+            }
+        }
+        redis.restart().expect("it starts");
+    }
+    for server in &servers {
+        for _ in 0..8 {
+            eventually("the store is back", async || enqueue(server).await).await;
+        }
+        assert_eq!(steps_lost(server).await, 0);
+    }
+    let [one, other] = servers;
+    one.stop().await;
+    other.stop().await;
 }

@@ -155,7 +155,9 @@ fn rows_of_limits(source: &str) -> Vec<String> {
 
 /// A constant's expression as people write numbers: products multiplied, durations with their unit.
 fn shown(expression: &str) -> String {
-    for (call, unit) in [("from_secs", "s"), ("from_millis", "ms"), ("from_micros", "µs"), ("from_mins", "min")] {
+    for (call, unit) in
+        [("from_secs", "s"), ("from_millis", "ms"), ("from_micros", "µs"), ("from_mins", "min"), ("from_hours", "h")]
+    {
         if let Some(inner) = expression.strip_prefix(&format!("Duration::{call}(")) {
             return format!("{} {unit}", shown(inner.trim_end_matches(')')));
         }

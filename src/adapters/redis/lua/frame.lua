@@ -203,7 +203,7 @@ function F.open(keys, args)
     return redis.error_reply(fmt('STALE %d %d', H.version, H.epoch))
   end
   if H.run ~= RUN and (run ~= RUN or epoch == H.epoch) then
-    return redis.error_reply(fmt('RESTARTED %d %s', H.epoch, RUN))
+    return redis.error_reply(fmt('RESTARTED %.0f %d %s', H.step, H.epoch, RUN))
   end
   local store, now, age = redis_time[1] * 1000000 + redis_time[2], caller + slack, H.age
   now = store < now and store or now

@@ -122,6 +122,10 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
     let (facts, oldest) = (&row.facts, row.facts.oldest_ready.map(about).unwrap_or_default());
     let rate = |of: fn(&ActivityFlows<f64>) -> f64| facts.rates.as_ref().map_or(0.0, of);
     let (named, text) = match reason {
+        AttentionReason::WorkLost => {
+            let (steps, at) = facts.lost.map_or((0, String::new()), |lost| (lost.steps, lost.noticed()));
+            (Wire::WorkLost, format!("its store came back at {at} without {steps} or more of its changes"))
+        }
         AttentionReason::NobodyDequeues => {
             (Wire::NobodyDequeues, format!("the oldest message has been ready for {oldest}, and nobody dequeues"))
         }

@@ -60,6 +60,8 @@ const COUNTS: &[Metric<QueueCounts>] = metrics! { counts:
     Count "tallystone_queue_messages_expired" = counts.messages_expired.get(),
         "Messages canceled because their TTL was over";
     Count "tallystone_queue_redriven" = counts.redriven.get(), "Messages redriven after they ran out of attempts";
+    Count "tallystone_queue_steps_lost" = counts.steps_lost.get(),
+        "Changes that this server was answered and that the store has lost";
 };
 
 const TIMES: &[Metric<QueueTimes>] = metrics! { times:

@@ -296,6 +296,7 @@ impl Queues {
             dequeue_blocked: record.spec.dequeue_blocked.is_some(),
             full,
             // A shard that only waits for its turn needs nobody.
+            lost: queue.lost_lately(moment.now),
             age: as_of.filter(|_| is_late).map(|as_of| moment.now.since(as_of)),
         };
         let is_exclusive = record.spec.settings.exclusivity.is_some();

@@ -19,7 +19,7 @@ macro_rules! page {
     };
 }
 
-const PAGES: [(&str, &str); 29] = [
+const PAGES: [(&str, &str); 30] = [
     page!("attempts-fail"),
     page!("audit-finding"),
     page!("background-work-fails"),
@@ -49,6 +49,7 @@ const PAGES: [(&str, &str); 29] = [
     page!("store-failed"),
     page!("store-full"),
     page!("tls-certificate"),
+    page!("work-lost"),
 ];
 
 /// The page: a section for each heading, its text as it is written. Without a name, the list of all pages.
@@ -121,6 +122,7 @@ mod tests {
     #[test]
     fn every_reason_has_its_page_which_names_it() {
         let named = |reason: AttentionReason| match reason {
+            AttentionReason::WorkLost => wire::AttentionReason::WorkLost,
             AttentionReason::NobodyDequeues => wire::AttentionReason::NobodyDequeues,
             AttentionReason::DequeueBlocked => wire::AttentionReason::DequeueBlocked,
             AttentionReason::QueueFull => wire::AttentionReason::QueueFull,
