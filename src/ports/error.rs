@@ -5,6 +5,10 @@ use std::fmt;
 
 use tallystone_domain::Reason;
 
+/// What is said of a store that has lost its catalog, in the log and wherever health is asked for.
+pub const CATALOG_LOST: &str = "STORE_LOST: the store has lost its catalog. What this server knows of it stays. Restore a \
+                                backup of the store; or restart the servers, which accepts the loss";
+
 /// The kind of a failure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StoreErrorKind {
@@ -16,6 +20,8 @@ pub enum StoreErrorKind {
     Busy,
     /// The stored data is damaged; an operator has to look at it.
     Corrupt,
+    /// The store has lost what it had; an operator restores it, or accepts the loss.
+    Lost,
     /// The record changed since it was read.
     Conflict,
     /// The store is closing.
@@ -75,9 +81,10 @@ impl StoreError {
     pub fn reason(&self) -> Reason {
         match (self.outcome, self.kind) {
             (EffectOutcome::Unknown, _) => Reason::OutcomeUnknown,
-            (EffectOutcome::NotApplied, StoreErrorKind::Unavailable | StoreErrorKind::Forbidden) => {
-                Reason::StoreUnavailable
-            }
+            (
+                EffectOutcome::NotApplied,
+                StoreErrorKind::Unavailable | StoreErrorKind::Forbidden | StoreErrorKind::Lost,
+            ) => Reason::StoreUnavailable,
             (EffectOutcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
             (EffectOutcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
             (EffectOutcome::NotApplied, StoreErrorKind::Corrupt) => Reason::Internal,
@@ -110,6 +117,9 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Busy => "is busy",
             StoreErrorKind::Closed => "is closing",
             StoreErrorKind::Forbidden => "denies this operation to the user of this server",
+            StoreErrorKind::Lost => {
+                "has lost what it had; restore a backup of it, or accept the loss: /readyz and the server's log say how"
+            }
             StoreErrorKind::Corrupt => return f.write_str("the stored data is damaged"),
             StoreErrorKind::Conflict => return f.write_str("the record changed since it was read"),
         };

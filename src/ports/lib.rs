@@ -47,7 +47,7 @@ pub use backup::{BackupPieces, Backups};
 pub use catalog::{Catalog, CatalogChange, CatalogEntry, CatalogRecord};
 pub use clock::{BootId, Clock, Entropy};
 pub use count_cache::{CacheLease, CountCache, ReplicaLease};
-pub use error::{EffectOutcome, StoreError, StoreErrorKind, text_with_causes};
+pub use error::{CATALOG_LOST, EffectOutcome, StoreError, StoreErrorKind, text_with_causes};
 pub use event_log::{
     AppendGuard, AppendHold, AppendOutcome, EventLog, LogCapabilities, NewEvent, ScanOrder, ScanRange, SliceRow,
     VerdictOutcome,

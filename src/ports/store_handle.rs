@@ -13,6 +13,8 @@ pub enum StoreCheck {
     NoAnswer,
     /// It answers, and refuses what this server needs, with this cause; an operator can mend that at any time.
     Refused(String),
+    /// It answers, and has lost what it had, with what is gone and what to do.
+    Lost(String),
     /// It has failed for good, with this cause; only a restart can repair it.
     Failed(String),
 }
@@ -51,7 +53,8 @@ pub trait StoreHandle: Send + Sync + 'static {
     /// The store as sentences name it, such as `the embedded store`.
     fn description(&self) -> String;
 
-    /// Asks the store whether it answers. Cost: at most one read of one row.
+    /// Asks the store whether it serves: whether it answers, allows what this server needs, and still has what it had. Called
+    /// every second. Cost: a few reads of single rows.
     async fn check(&self) -> StoreCheck {
         self.failure().map_or(StoreCheck::Answered, StoreCheck::Failed)
     }

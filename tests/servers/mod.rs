@@ -63,12 +63,17 @@ impl Memcached {
 
     /// Starts one at an address, as after a restart.
     pub fn start_at(address: SocketAddr) -> Result<Self, String> {
+        Self::start_with(address, &[])
+    }
+
+    /// The same with further arguments, as `-M`: it refuses values instead of forgetting others.
+    pub fn start_with(address: SocketAddr, arguments: &[&str]) -> Result<Self, String> {
         let mut command = Command::new("memcached");
         command
             .args(["-l", "127.0.0.1", "-U", "0", "-m", "64", "-t", "2", "-vv", "-p"])
             .arg(address.port().to_string());
         // It refuses to run as root, and says so to nobody else.
-        command.args(["-u", "nobody"]);
+        command.args(["-u", "nobody"]).args(arguments);
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = command
             .spawn()

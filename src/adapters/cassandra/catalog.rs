@@ -141,7 +141,7 @@ impl Catalog {
 }
 
 /// The statics of the catalog: its revision, and the last ids of namespaces and datasets.
-type StoredStatics = (Option<i64>, Option<i64>, Option<i64>);
+pub(crate) type StoredStatics = (Option<i64>, Option<i64>, Option<i64>);
 
 /// Reads the statics, after all commits that are in flight.
 pub async fn read_statics(requests: &RequestRunner, op: &'static str) -> Result<(i64, i64, i64), StoreError> {

@@ -184,6 +184,7 @@ impl OpenError {
             | StoreErrorKind::Full
             | StoreErrorKind::Busy
             | StoreErrorKind::Corrupt
+            | StoreErrorKind::Lost
             | StoreErrorKind::Conflict
             | StoreErrorKind::Closed => Self::Store { keyspace, source },
         }

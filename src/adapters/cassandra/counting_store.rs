@@ -77,6 +77,11 @@ impl<S: WideStore> WideStore for CountingStore<S> {
         self.store.define(text).await
     }
 
+    async fn tables(&self, keyspace: &str) -> Result<Option<Vec<String>>, RequestFailure> {
+        add(&self.tally.reads, 1);
+        self.tally.settled(self.store.tables(keyspace).await)
+    }
+
     async fn write(&self, statement: &PreparedCql, values: &[CqlValue]) -> Result<(), RequestFailure> {
         add(&self.tally.writes, 1);
         add(&self.tally.rows, 1);

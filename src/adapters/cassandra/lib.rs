@@ -28,6 +28,7 @@ mod rules;
 mod scan;
 pub mod schema;
 mod series;
+mod serving;
 mod session;
 mod slices;
 mod startup_deadline;
@@ -50,23 +51,21 @@ use crate::history::CqlHistory;
 use crate::log::Log;
 use crate::request_runner::RequestRunner;
 use crate::rollups::Rollups;
-use crate::row_keys::stored_dataset;
 use crate::rules::CqlRules;
 use crate::scan::LogReader;
 use crate::session::CqlStore;
 use crate::slices::CqlSlices;
 use crate::statements::Statements;
-use crate::store::{ReadConsistency, WideStore};
+use crate::store::WideStore;
 use crate::touch_writer::TouchWriter;
 use crate::touches::{PublishedLimits, TouchIndex};
-use crate::value::Bind as _;
 use tallystone_adapters::Opened;
-use tallystone_domain::counter::{Counter, DatasetId};
+use tallystone_domain::counter::Counter;
 use tallystone_domain::fleet::ProtocolRules;
 use tallystone_domain::rollup::CachedCount;
 use tallystone_ports::{
     CacheLease, Clock, CountCache, FastCounts, HistoryStore, LabelledCounts, Metric, SharedStores, StoreCheck,
-    StoreError, StoreHandle, Stores, metrics,
+    StoreHandle, Stores, metrics,
 };
 
 pub use catalog::Catalog;
@@ -207,14 +206,6 @@ impl Cassandra {
         Arc::new(CqlHistory::new(Arc::clone(&self.requests), retention))
     }
 
-    /// Reads one row at a quorum, once: an error while the keyspace does not answer that in the time of a request.
-    pub async fn check_responsive(&self) -> Result<(), StoreError> {
-        let values = (stored_dataset(DatasetId(0)),).bind();
-        let read =
-            self.requests.store.read(self.requests.statement("read_frontier"), &values, ReadConsistency::Quorum).await;
-        read.map(|_| ()).map_err(|fault| fault.during("look whether it answers"))
-    }
-
     /// What the keyspace offers by role: counters and the history of messages. Best-effort counters are kept in `fast`.
     pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>, history_retention: Duration) -> Opened {
         Opened {
@@ -248,10 +239,7 @@ impl StoreHandle for Cassandra {
     }
 
     async fn check(&self) -> StoreCheck {
-        match self.check_responsive().await {
-            Ok(()) => StoreCheck::Answered,
-            Err(_) => StoreCheck::NoAnswer,
-        }
+        serving::check(&self.requests, self.keyspace()).await
     }
 
     async fn close(&self) {

@@ -98,6 +98,20 @@ fn qualified(statement: &str, keyspace: &str) -> String {
     text
 }
 
+/// The tables that the migrations make. Slices have more.
+pub fn tables() -> Vec<&'static str> {
+    let made = |migration: &'static Migration| migration.text.split("CREATE TABLE IF NOT EXISTS ").skip(1);
+    let name = |text: &'static str| text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_').next();
+    MIGRATIONS.iter().flat_map(made).filter_map(name).collect()
+}
+
+/// The tables that a keyspace has; none if there is no such keyspace.
+pub async fn tables_of(session: &Session, keyspace: &str) -> Result<Vec<String>, RequestFailure> {
+    let list = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
+    let listed = rows::<(String,)>(session.query_unpaged(list, (keyspace,)).await?)?;
+    Ok(listed.into_iter().map(|(table,)| table).collect())
+}
+
 /// Returns a table's id: a function of its name, so that two concurrent creations make one table.
 pub fn table_id(name: &str) -> String {
     Builder::from_custom_bytes(xxh3_128(name.as_bytes()).to_be_bytes()).into_uuid().to_string()

@@ -21,7 +21,7 @@ use tokio::sync::Semaphore;
 use uuid::Uuid;
 
 use crate::request_failure::RequestFailure;
-use crate::schema::define;
+use crate::schema::{self, define};
 use crate::startup_deadline::StartupDeadline;
 use crate::store::{
     ConditionalResult, ConflictingRow, PageState, PreparedCql, ReadConsistency, RowPage, WideStore, WriteRoute,
@@ -83,6 +83,10 @@ impl WideStore for CqlStore {
         define(&self.session, text.to_owned()).await?;
         self.startup_deadline.extend();
         Ok(())
+    }
+
+    async fn tables(&self, keyspace: &str) -> Result<Option<Vec<String>>, RequestFailure> {
+        schema::tables_of(&self.session, keyspace).await.map(Some)
     }
 
     async fn write(&self, statement: &PreparedCql, values: &[CqlValue]) -> Result<(), RequestFailure> {

@@ -32,6 +32,11 @@ pub trait WideStore: Send + Sync + 'static {
     /// Makes or drops tables. Returns when all nodes know it.
     async fn define(&self, text: &str) -> Result<(), RequestFailure>;
 
+    /// The tables of a keyspace, as far as the store lists any; none if it does not.
+    async fn tables(&self, _keyspace: &str) -> Result<Option<Vec<String>>, RequestFailure> {
+        Ok(None)
+    }
+
     async fn write(&self, statement: &PreparedCql, values: &[CqlValue]) -> Result<(), RequestFailure>;
 
     async fn write_many(&self, rows: &[(&PreparedCql, &[CqlValue])]) -> Result<(), RequestFailure>;

@@ -36,3 +36,5 @@ const _: () = assert!(
     2 * (CACHE_ENTRY_SECONDS as u64 + 1) <= CLEAR_VISIBLE_WITHIN.as_secs(),
     "a value read before a clear is filled within one life of an entry and lasts one more; memcached's clock adds a second"
 );
+/// How long a memcached server counts as full after it had no memory for a value.
+pub const MEMCACHED_FULL_SHOWN: Duration = Duration::from_secs(30);

@@ -69,6 +69,8 @@ pub struct Health {
     pub servers: u64,
     /// The servers that are not asked for the moment.
     pub servers_down: u64,
+    /// The servers that answer, and had no memory for a value a moment ago.
+    pub servers_full: u64,
 }
 
 /// The metrics of a cluster.
@@ -81,6 +83,8 @@ pub const METRICS: &[Metric<Health>] = metrics! { health:
     Gauge "tallystone_memcached_servers" = health.servers as f64, "memcached servers in use";
     Gauge "tallystone_memcached_servers_down" = health.servers_down as f64,
         "memcached servers paused because they did not answer";
+    Gauge "tallystone_memcached_servers_full" = health.servers_full as f64,
+        "memcached servers that had no memory for a value in the last 30 s";
 };
 
 /// Servers that were not there at the start, each with what is wrong.
@@ -154,6 +158,7 @@ impl Cluster {
             refused: read(&self.call_counters.refused),
             servers: nodes().count() as u64,
             servers_down: nodes().filter(|node| node.is_down()).count() as u64,
+            servers_full: nodes().filter(|node| node.is_full()).count() as u64,
         }
     }
 

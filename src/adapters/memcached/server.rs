@@ -14,7 +14,9 @@ use tokio::sync::Semaphore;
 use crate::memcached::backoff::{Backoff, CallAdmission};
 use crate::memcached::command_batcher::{CallerResponses, CommandBatcher, SendOutcome};
 use crate::memcached::error_mapping;
-use crate::memcached::limits::{MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_QUIET_MAX};
+use crate::memcached::limits::{
+    MEMCACHED_ATTEMPTS_MAX, MEMCACHED_CALLS_AT_ONCE_MAX, MEMCACHED_FULL_SHOWN, MEMCACHED_QUIET_MAX,
+};
 use crate::memcached::wire::{CommandResponse, Network, ServerConnection};
 use tallystone_ports::{Clock, EffectOutcome, StoreError, StoreErrorKind};
 
@@ -30,6 +32,8 @@ pub(super) struct MemcachedServer {
     call_counters: Arc<CallCounters>,
     /// The time of the last response, in microseconds of `Clock::elapsed`.
     answered_micros: AtomicU64,
+    /// The time of the last value that it had no memory for, in microseconds of `Clock::elapsed`; 0 before the first.
+    full_micros: AtomicU64,
     /// The time until which its cached counts may be older than a clear, in microseconds of `Clock::elapsed`.
     distrusted_micros: AtomicU64,
 }
@@ -81,6 +85,7 @@ impl MemcachedServer {
             backoff,
             call_counters: tally,
             answered_micros: AtomicU64::new(0),
+            full_micros: AtomicU64::new(0),
             distrusted_micros: AtomicU64::new(0),
         }
     }
@@ -91,6 +96,12 @@ impl MemcachedServer {
 
     pub(super) fn is_down(&self) -> bool {
         self.backoff.is_down()
+    }
+
+    /// Whether it answers, and had no memory for a value a moment ago.
+    pub(super) fn is_full(&self) -> bool {
+        let last = self.full_micros.load(Ordering::Relaxed);
+        last > 0 && micros(self.clock.elapsed()).saturating_sub(last) < micros(MEMCACHED_FULL_SHOWN)
     }
 
     /// Whether its cached counts may be read.
@@ -156,6 +167,9 @@ impl MemcachedServer {
                 None => self.backoff.record_success(),
             }
             let failure = error_mapping::store_error(op, &self.address, &error);
+            if failure.kind == StoreErrorKind::Full {
+                self.full_micros.store(micros(self.clock.elapsed()).max(1), Ordering::Relaxed);
+            }
             in_doubt |= failure.outcome == EffectOutcome::Unknown;
             let may_repeat = repeat == RetrySafety::Idempotent || failure.outcome == EffectOutcome::NotApplied;
             let is_lost = error_mapping::is_no_response(&error) && !error_mapping::is_timeout(&error);

@@ -12,6 +12,7 @@ use super::epoch::{KnownEpoch, ReturnedShard};
 use super::keys::named_keys;
 use super::library::QueueLibrary;
 use super::limits::{REDIS_REMOVALS_AT_ONCE_MAX, REDIS_REST_MAX, REDIS_STALE_RETRIES_MAX};
+use super::losses::{Losses, lost};
 use super::server_report::ServerReport;
 use super::shard_settings::{CallerView, VersionedSettings};
 use super::wire::{RedisWire, WireCommand, WireFailure, WireReply};
@@ -68,6 +69,8 @@ pub struct RedisQueues {
     pub(super) removals: Mutex<HashSet<QueueId>>,
     /// The removals that are at work; the others wait.
     pub(super) removal_turns: Semaphore,
+    /// What the store had and has no more.
+    pub(super) losses: Losses,
     /// What its news of shards begin with; none if nobody hears news.
     pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
@@ -124,6 +127,7 @@ impl RedisQueues {
             listeners: Mutex::default(),
             removals: Mutex::default(),
             removal_turns: Semaphore::new(REDIS_REMOVALS_AT_ONCE_MAX),
+            losses: Losses::default(),
             caller: OnceLock::new(),
         })
     }
@@ -239,15 +243,6 @@ impl RedisQueues {
             "INCONSISTENT" | "FORMAT" => StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(text),
             _ => StoreError::unknown(StoreErrorKind::Corrupt, op).with_source(text), // an error that a function met
         })
-    }
-
-    /// Whether a shard that is not there was there once: this process has seen it, or its queue is registered.
-    pub(super) async fn is_lost(&self, shard: ShardId, op: &'static str) -> Result<bool, StoreError> {
-        if self.steps.lock().contains_key(&shard) {
-            return Ok(true);
-        }
-        let known = self.registered(shard.queue, op).await?;
-        Ok(known.is_some_and(|known| known.is_present() && shard.number < known.shards))
     }
 
     /// Notes the step of a status, with which most replies begin.
@@ -396,6 +391,16 @@ impl RedisQueues {
         self.steps.lock().get(&shard).copied().unwrap_or(0)
     }
 
+    /// Whether this process has seen a shard.
+    pub(super) fn knows(&self, shard: ShardId) -> bool {
+        self.steps.lock().contains_key(&shard)
+    }
+
+    /// At most so many of the shards that this process has seen.
+    pub(super) fn known_shards(&self, max: usize) -> Vec<ShardId> {
+        self.steps.lock().keys().take(max).copied().collect()
+    }
+
     /// The last step of a shard that the listeners were told. Other answers may be newer, and told nobody.
     pub(super) fn told_step(&self, shard: ShardId) -> Option<u64> {
         self.told.lock().get(&shard).copied()
@@ -407,6 +412,7 @@ impl RedisQueues {
         self.steps.lock().retain(|shard, _| shard.queue != queue);
         self.told.lock().retain(|shard, _| shard.queue != queue);
         self.returned.lock().retain(|shard, _| shard.queue != queue);
+        self.losses.forget_queue(queue);
     }
 
     /// This server's time for shards, and its wall time. The first follows elapsed time, so a step of the wall clock neither
@@ -462,13 +468,6 @@ pub(super) fn failure_of(failure: WireFailure, op: &'static str) -> StoreError {
         WireFailure::Store(error) => error,
         WireFailure::Function { text, .. } => StoreError::unknown(StoreErrorKind::Corrupt, op).with_source(text),
     }
-}
-
-/// A refusal for a shard that the store had, and has no more.
-pub(super) fn lost(op: &'static str) -> StoreError {
-    StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(
-        "STORE_LOST: the store has lost this queue; stop it and restore a backup, or delete the queue and create it again",
-    )
 }
 
 fn keeps_changing(op: &'static str) -> StoreError {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 
 use super::calls::RedisQueues;
-use super::keys::{CATALOG, CHANGES, LEASE_KEY, REQUESTS, REVISION};
+use super::keys::{CATALOG, CHANGES, LEASE_KEY, REQUESTS};
 use super::packed::{PackedBytes, PackedReader};
 use super::store_calls::{text_of, texts_of, unreadable};
 use super::stored_message::hash_of;
@@ -56,6 +56,7 @@ impl RedisCatalog {
         ];
         let mut reply = self.store.call_store(("cat", COMMIT), arguments).await?;
         if reply.int()? == 1 {
+            self.store.losses.note_catalog();
             return Ok(());
         }
         let (live, was_used) = (reply.bytes()?, reply.int()? == 1);
@@ -92,6 +93,16 @@ fn read_entry(bytes: &Bytes) -> Result<CatalogQueue, CorruptValue> {
     decode_queue(reader.rest())
 }
 
+/// The queues of the catalog, by name.
+pub(super) async fn load_entries(store: &RedisQueues) -> Result<Vec<CatalogQueue>, StoreError> {
+    const LOAD: &str = "load queues";
+    let entries = texts_of(store.on_store(("HVALS", LOAD), vec![name_of(CATALOG)]).await?, LOAD)?;
+    let queues: Result<Vec<CatalogQueue>, CorruptValue> = entries.iter().map(read_entry).collect();
+    let mut queues = queues.map_err(|damaged| damaged.into_store_error(LOAD))?;
+    queues.sort_unstable_by(|one, other| one.spec.name.cmp(&other.spec.name));
+    Ok(queues)
+}
+
 fn name_of(key: &str) -> Vec<u8> {
     key.as_bytes().to_vec()
 }
@@ -99,24 +110,18 @@ fn name_of(key: &str) -> Vec<u8> {
 #[async_trait]
 impl Catalog<CatalogQueue> for RedisCatalog {
     async fn load(&self) -> Result<Vec<CatalogQueue>, StoreError> {
-        const LOAD: &str = "load queues";
-        let entries = texts_of(self.store.on_store(("HVALS", LOAD), vec![name_of(CATALOG)]).await?, LOAD)?;
-        let queues: Result<Vec<CatalogQueue>, CorruptValue> = entries.iter().map(read_entry).collect();
-        let mut queues = queues.map_err(|damaged| damaged.into_store_error(LOAD))?;
-        queues.sort_unstable_by(|one, other| one.spec.name.cmp(&other.spec.name));
-        Ok(queues)
+        load_entries(&self.store).await
     }
 
     async fn revision(&self) -> Result<Option<i64>, StoreError> {
-        const READ: &str = "read revision";
-        let Some(text) = text_of(self.store.on_store(("GET", READ), vec![name_of(REVISION)]).await?, READ)? else {
-            return Ok(Some(0)); // nothing was committed yet
-        };
-        let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse().ok());
-        number.map(Some).ok_or_else(|| CorruptValue::new("revision", "it is no number").into_store_error(READ))
+        self.store.catalog_revision("read revision").await.map(Some)
     }
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
+        if self.store.losses.had_catalog() {
+            // A catalog that is gone is not begun anew by servers that know of more: they would forget it.
+            self.store.catalog_revision(COMMIT).await?;
+        }
         match self.try_commit(&record, false).await {
             Err(error) if error.outcome == EffectOutcome::Unknown && error.kind == StoreErrorKind::Unavailable => {
                 // Whatever is not known after this stays unknown: the first answer may be about another moment.

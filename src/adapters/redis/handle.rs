@@ -4,15 +4,17 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
+use super::calls::RedisQueues;
 use super::client::{FailureCause, RedisClient};
 use super::news::RedisNews;
 use super::rights::RightsCheck;
 use super::server_watch::ServerWatch;
-use tallystone_ports::{StoreCheck, StoreHandle};
+use tallystone_ports::{StoreCheck, StoreErrorKind, StoreHandle, text_with_causes};
 
 /// An open deployment.
 pub struct RedisHandle {
     client: Arc<RedisClient>,
+    queues: Arc<RedisQueues>,
     rights: RightsCheck,
     news: Arc<RedisNews>,
     at: String,
@@ -20,9 +22,14 @@ pub struct RedisHandle {
 }
 
 impl RedisHandle {
-    /// The handle of a client; `at` names where it is.
-    pub fn new(client: Arc<RedisClient>, rights: RightsCheck, news: Arc<RedisNews>, at: String) -> Self {
-        Self { client, rights, news, at, watch: None }
+    /// The handle of a client and of the queues behind it; `at` names where it is.
+    pub fn new(
+        (client, queues): (Arc<RedisClient>, Arc<RedisQueues>),
+        rights: RightsCheck,
+        news: Arc<RedisNews>,
+        at: String,
+    ) -> Self {
+        Self { client, queues, rights, news, at, watch: None }
     }
 
     /// Finds out what the user may not do.
@@ -46,7 +53,8 @@ impl StoreHandle for RedisHandle {
         format!("Redis at {}", self.at)
     }
 
-    /// Asks the node of the catalog, without which no queue is served for long, whether functions may do their work.
+    /// Asks the node of the catalog, without which no queue is served for long, whether functions may do their work; then
+    /// whether the catalog and the shards are still there.
     async fn check(&self) -> StoreCheck {
         let refusal = match self.rights.look_at_catalog().await {
             Ok(looked) => looked.refusal(),
@@ -56,7 +64,15 @@ impl StoreHandle for RedisHandle {
             Err(_) => return StoreCheck::NoAnswer,
         };
         let elsewhere = || self.watch.as_ref().and_then(ServerWatch::refusal);
-        refusal.or_else(elsewhere).map_or(StoreCheck::Answered, StoreCheck::Refused)
+        if let Some(why) = refusal.or_else(elsewhere) {
+            return StoreCheck::Refused(why);
+        }
+        match self.queues.loss().await {
+            Ok(None) => StoreCheck::Answered,
+            Ok(Some(why)) => StoreCheck::Lost(why),
+            Err(error) if error.kind == StoreErrorKind::Forbidden => StoreCheck::Refused(text_with_causes(&error)),
+            Err(_) => StoreCheck::NoAnswer,
+        }
     }
 
     async fn close(&self) {

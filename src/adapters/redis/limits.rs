@@ -125,3 +125,7 @@ pub const REDIS_POLLS_AT_ONCE_MAX: usize = 16;
 pub const REDIS_WANTED_FOR: Duration = Duration::from_mins(1);
 /// How often a server asks for it, while its dequeues wait although messages are ready.
 pub const REDIS_WANTED_AGAIN: Duration = Duration::from_secs(20);
+/// The lost shards on Redis that one server looks for every second, until they are back or given up.
+pub const REDIS_LOST_SHARDS_MAX: usize = 16;
+/// The shards on Redis from which one of each primary is chosen, to look every second whether it is still there.
+pub const REDIS_SHARDS_SAMPLED_MAX: usize = 256;

@@ -205,7 +205,7 @@ fn parts(
     let shared = Some(SharedQueues { membership, operations, sessions });
     let queues = QueueStores { shared, ..QueueStores::of(Arc::clone(store), catalog) };
     let rights = RightsCheck::new(Arc::clone(client), store.library.function("may"), replicas);
-    (queues, RedisHandle::new(Arc::clone(client), rights, news, at))
+    (queues, RedisHandle::new((Arc::clone(client), Arc::clone(store)), rights, news, at))
 }
 
 /// Refuses a user with whom a function would fail half way.

@@ -1,7 +1,8 @@
 //! The settings of a shard, as Redis has them.
 
-use super::calls::{RedisQueues, failure_of, lost, no_such_shard};
+use super::calls::{RedisQueues, failure_of, no_such_shard};
 use super::keys::{named_keys, prefix};
+use super::losses::lost;
 use super::shard_settings::VersionedSettings;
 use super::stored_shard::read_header;
 use super::wire::{WireCommand, WireReply};

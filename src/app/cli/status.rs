@@ -106,9 +106,10 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
         row("cache", "counts", format!("{hits}, {misses}"))
     }));
     rows.extend(status.memcached.iter().map(|cluster| {
-        let pb::MemcachedStatus { servers, servers_down, calls, calls_failed, .. } = cluster;
+        let pb::MemcachedStatus { servers, servers_down, calls, calls_failed, servers_full, .. } = cluster;
+        let full = if *servers_full > 0 { format!(", {servers_full} FULL") } else { String::new() };
         let state = format!(
-            "{servers_down} of {} down, {calls_failed} of {} failed",
+            "{servers_down} of {} down{full}, {calls_failed} of {} failed",
             counted(*servers, "server", "servers"),
             counted(*calls, "call", "calls")
         );
@@ -132,6 +133,9 @@ fn waiting(dequeues: i64) -> String {
 fn store_state(store: &pb::StoreStatus) -> String {
     if !store.failure.is_empty() {
         return format!("failed: {}", store.failure);
+    }
+    if !store.refusal.is_empty() {
+        return format!("does not serve: {}", store.refusal);
     }
     let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
     let silent = store.silent.as_ref().map(duration_of).unwrap_or_default();

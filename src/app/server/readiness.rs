@@ -46,8 +46,28 @@ struct StoreDowntime {
     unanswered_for: Duration,
     /// The cause of a permanent failure.
     fault: Option<String>,
-    /// Why it refuses what this server needs.
-    refusal: Option<String>,
+    /// Why it does not serve although it answers.
+    refusal: Option<StoreRefusal>,
+}
+
+/// Why a store does not serve although it answers.
+#[derive(Clone, Debug)]
+enum StoreRefusal {
+    /// It refuses what this server needs.
+    Refused(String),
+    /// It has lost what it had.
+    Lost(String),
+}
+
+/// How a store is.
+pub struct StoreStanding<'r> {
+    pub handle: &'r dyn StoreHandle,
+    /// The time without an answer.
+    pub silent: Duration,
+    /// The cause of a permanent failure.
+    pub failure: Option<String>,
+    /// Why it does not serve although it answers.
+    pub refusal: Option<String>,
 }
 
 /// The readiness of a server, from its stores and its fleet.
@@ -92,11 +112,13 @@ impl Readiness {
         self.verdict.lock().standing.clone()
     }
 
-    /// The stores: the handle of each, its time without an answer, and the cause of a permanent failure.
-    pub fn store_downtimes(&self) -> impl Iterator<Item = (&dyn StoreHandle, Duration, Option<String>)> {
+    /// How each store is.
+    pub fn store_standings(&self) -> impl Iterator<Item = StoreStanding<'_>> {
         self.stores.iter().map(|store| {
             let downtime = store.downtime.lock();
-            (store.target.as_ref(), downtime.unanswered_for, downtime.fault.clone())
+            let refusal = downtime.refusal.as_ref().map(StoreRefusal::text).map(str::to_owned);
+            let (silent, failure) = (downtime.unanswered_for, downtime.fault.clone());
+            StoreStanding { handle: store.target.as_ref(), silent, failure, refusal }
         })
     }
 
@@ -111,7 +133,10 @@ impl Readiness {
             let found = match checked {
                 StoreCheck::Answered => Some(answered),
                 StoreCheck::Failed(fault) => Some(StoreDowntime { fault: Some(fault), ..answered }),
-                StoreCheck::Refused(why) => Some(StoreDowntime { refusal: Some(why), ..answered }),
+                StoreCheck::Refused(why) => {
+                    Some(StoreDowntime { refusal: Some(StoreRefusal::Refused(why)), ..answered })
+                }
+                StoreCheck::Lost(why) => Some(StoreDowntime { refusal: Some(StoreRefusal::Lost(why)), ..answered }),
                 StoreCheck::NoAnswer => None, // the evaluation loop counts the time
             };
             if let Some(found) = found {
@@ -162,6 +187,13 @@ impl Readiness {
     }
 }
 
+impl StoreRefusal {
+    fn text(&self) -> &str {
+        let (Self::Refused(why) | Self::Lost(why)) = self;
+        why
+    }
+}
+
 impl StoreDowntime {
     /// That of a store which has just answered.
     fn answered(now: Timestamp) -> Self {
@@ -175,7 +207,8 @@ impl StoreDowntime {
             (None, _) if self.unanswered_for >= STORE_SILENCE_MAX => {
                 Some(format!("{store} has not answered since {}", shown(self.last_response)))
             }
-            (None, Some(why)) => Some(format!("{store} refuses this server: {why}")),
+            (None, Some(StoreRefusal::Refused(why))) => Some(format!("{store} refuses this server: {why}")),
+            (None, Some(StoreRefusal::Lost(why))) => Some(format!("{store} has lost what it had: {why}")),
             (None, None) => None,
         }
     }
@@ -257,8 +290,11 @@ mod tests {
     fn a_store_that_has_failed_or_refuses_is_away_at_once() {
         let failed = StoreDowntime { fault: Some("the disk is gone".to_owned()), ..silent_for(Duration::ZERO) };
         assert_eq!(failed.outage_reason("it").as_deref(), Some("it has failed: the disk is gone"));
-        let refuses = StoreDowntime { refusal: Some("no right".to_owned()), ..silent_for(Duration::ZERO) };
+        let refusing = |refusal| StoreDowntime { refusal: Some(refusal), ..silent_for(Duration::ZERO) };
+        let refuses = refusing(StoreRefusal::Refused("no right".to_owned()));
         assert_eq!(refuses.outage_reason("it").as_deref(), Some("it refuses this server: no right"));
+        let lost = refusing(StoreRefusal::Lost("STORE_LOST: the catalog".to_owned()));
+        assert_eq!(lost.outage_reason("it").as_deref(), Some("it has lost what it had: STORE_LOST: the catalog"));
         let mut standing = ServiceOutages::default();
         add_outage(&mut standing, BOTH, "it has failed");
         assert_eq!((standing.counters.len(), standing.queues.len(), standing.degraded.len()), (1, 1, 0));

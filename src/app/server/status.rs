@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::server::backend::Backend;
 use crate::server::memcached::MemcachedClusters;
-use crate::server::readiness::Readiness;
+use crate::server::readiness::{Readiness, StoreStanding};
 use crate::units;
 use tallystone_api::grpc::saturating_i64;
 use tallystone_api::grpc::status::StatusSource;
@@ -42,7 +42,8 @@ impl ServerStatus {
 
     /// Every store, with its file system if it keeps files on this machine.
     fn stores(&self) -> Vec<(pb::StoreStatus, Option<StoreDisk>)> {
-        let stores = self.readiness.store_downtimes().map(|(store, silent, failure)| {
+        let stores = self.readiness.store_standings().map(|standing| {
+            let StoreStanding { handle: store, silent, failure, refusal } = standing;
             let disk = store.disk();
             let bytes = |bytes: fn(&StoreDisk) -> u64| disk.as_ref().map_or(0, |disk| saturating_i64(bytes(disk)));
             let status = pb::StoreStatus {
@@ -52,6 +53,7 @@ impl ServerStatus {
                 full: disk.as_ref().is_some_and(|disk| disk.full),
                 disk_bytes: bytes(|disk| disk.used_bytes),
                 free_bytes: bytes(|disk| disk.free_bytes.unwrap_or(0)),
+                refusal: refusal.unwrap_or_default(),
             };
             (status, disk)
         });
@@ -67,6 +69,7 @@ impl ServerStatus {
                 servers_down: saturating_i64(health.servers_down),
                 calls: saturating_i64(health.calls),
                 calls_failed: saturating_i64(health.failed),
+                servers_full: saturating_i64(health.servers_full),
             }
         });
         clusters.collect()
@@ -108,6 +111,7 @@ impl StatusSource for ServerStatus {
             problems.extend(queues.overview().lost.iter().map(lost));
         }
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
+        problems.extend(memcached.iter().filter(|cluster| cluster.servers_full > 0).map(out_of_memory));
         pb::GetStatusResponse {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             server_time: Some(write(self.clock.now())),
@@ -119,7 +123,8 @@ impl StatusSource for ServerStatus {
             queue_fleet: self.engine.queue_fleet().map(fleet),
             datasets: datasets.iter().map(dataset).collect(),
             dataset_count,
-            queues: self.queues(),
+            // What queues held when their store last served is not what they hold.
+            queues: if standing.queues.is_empty() { self.queues() } else { None },
             count_cache: Some(pb::CountCacheStatus {
                 hits: saturating_i64(stats.cache_hits.get()),
                 misses: saturating_i64(stats.cache_misses.get()),
@@ -161,6 +166,14 @@ fn lost((queue, lost): &(String, LostWork)) -> String {
 fn down(cluster: &pb::MemcachedStatus) -> String {
     let pb::MemcachedStatus { cluster, servers, servers_down, .. } = cluster;
     format!("{servers_down} of {servers} servers of the memcached cluster {cluster} do not answer")
+}
+
+fn out_of_memory(cluster: &pb::MemcachedStatus) -> String {
+    let pb::MemcachedStatus { cluster, servers, servers_full, .. } = cluster;
+    format!(
+        "{servers_full} of {servers} servers of the memcached cluster {cluster} have no memory for new values, so best-effort \
+         adds to new counters fail; start them with more memory (-m)"
+    )
 }
 
 fn fleet(gauges: FleetGauges) -> pb::FleetStatus {

@@ -261,7 +261,7 @@ reasons! {
     StoreUnavailable => ReasonInfo {
         name: "STORE_UNAVAILABLE",
         advice: Some("nothing was applied: retry, a write with the same token"),
-        help: "The store does not answer; nothing was applied. Retry with the same token. The server's log and /readyz show the cause.",
+        help: "The store does not answer, refuses the server, or has lost what it had; nothing was applied. Retry with the same token. The server's log and /readyz show the cause and what to do. STORE_LOST there means that Redis or Cassandra came back without data that it had: restore a backup, or accept the loss; docs/runbook/store-away.md says how.",
         ..UNAVAILABLE
     },
     ShuttingDown => ReasonInfo {
@@ -286,7 +286,7 @@ reasons! {
         retry: Retry::SameToken,
         effect: Effect::Unknown,
         advice: Some("a write may have been applied: retry with the same token, and report this defect"),
-        help: "The service has a defect, or what a store holds is damaged or lost. A write may have been applied: retry with the same token, and read the server's log. STORE_LOST and INCONSISTENT there are words of queues on Redis: docs/runbook/redis.md says what to do. Report everything else.",
+        help: "The service has a defect, or what a store holds is damaged. A write may have been applied: retry with the same token, and read the server's log. INCONSISTENT there is a word of queues on Redis: docs/runbook/redis.md says what to do. Report everything else.",
         ..ROW
     },
     InvalidQueueName => ReasonInfo {

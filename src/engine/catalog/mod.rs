@@ -20,7 +20,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::{Semaphore, SemaphorePermit, oneshot};
 
 use tallystone_domain::limits::CATALOG_ATTEMPTS_MAX;
-use tallystone_ports::{Catalog, CatalogEntry, CatalogRecord, EffectOutcome, StoreError, StoreErrorKind};
+use tallystone_ports::{CATALOG_LOST, Catalog, CatalogEntry, CatalogRecord, EffectOutcome, StoreError, StoreErrorKind};
 
 pub use author::Author;
 pub use difference::{SettingText, differences_between, duration_text, refuse_fixed, setting};
@@ -111,9 +111,8 @@ impl<E: CatalogEntry> VersionedCatalog<E> {
         let Some(revision) = self.store.revision().await? else { return Ok(Sharing::Owned) };
         let followed = self.followed.load(Ordering::Acquire);
         if revision == 0 && followed > 0 {
-            let lost = "STORE_LOST: the store has lost its catalog. What this server knows of it stays. Restore a backup of the \
-                store; or restart the servers, which accepts the loss";
-            return Err(StoreError::not_applied(StoreErrorKind::Corrupt, "follow the catalog").with_source(lost));
+            let lost = StoreError::not_applied(StoreErrorKind::Lost, "follow the catalog");
+            return Err(lost.with_source(CATALOG_LOST));
         }
         if followed != revision {
             self.refresh(view).await?;

@@ -12,7 +12,7 @@ use crate::queues::{QueueEtag, Queues};
 use tallystone_domain::limits::PAGE_ROWS_MAX;
 use tallystone_domain::queue::{MessageState, QueueId, QueueName};
 use tallystone_domain::{Reason, Reject};
-use tallystone_ports::{QueueChange, QueueDeletion, StoreErrorKind};
+use tallystone_ports::{QueueChange, QueueDeletion, StoreError, StoreErrorKind};
 
 /// A deletion request.
 #[derive(Clone, Debug)]
@@ -53,7 +53,7 @@ impl Queues {
                     // Another server has deleted it.
                     Err(QueueError::QueueNotFound { .. }) if turn.reread().await? => continue,
                     // What is lost or damaged cannot be counted, and its deletion is how an operator gives it up.
-                    Err(QueueError::Store(error)) if error.kind == StoreErrorKind::Corrupt => 0,
+                    Err(QueueError::Store(error)) if is_given_up(&error) => 0,
                     Err(error) => return Err(error),
                 },
             };
@@ -90,4 +90,9 @@ impl Queues {
         self.context.stores.shards.drop_queue(queue).await?;
         Ok(Some(messages))
     }
+}
+
+/// Whether the messages of a queue cannot be counted any more, so that its deletion is how an operator gives it up.
+fn is_given_up(error: &StoreError) -> bool {
+    matches!(error.kind, StoreErrorKind::Corrupt | StoreErrorKind::Lost)
 }

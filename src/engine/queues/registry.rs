@@ -308,6 +308,7 @@ impl QueueContext {
             | StoreErrorKind::Full
             | StoreErrorKind::Busy
             | StoreErrorKind::Corrupt
+            | StoreErrorKind::Lost
             | StoreErrorKind::Closed
             | StoreErrorKind::Forbidden => QueueError::Store(error),
         }

@@ -2835,7 +2835,7 @@ pub struct GetStatusResponse {
     /// The number of all datasets.
     #[prost(int64, tag = "9")]
     pub dataset_count: i64,
-    /// The queues.
+    /// The queues. Absent while they are not served: nobody knows then what they hold.
     #[prost(message, optional, tag = "10")]
     pub queues: ::core::option::Option<QueuesStatus>,
     /// The count cache of this process.
@@ -2869,6 +2869,9 @@ pub struct StoreStatus {
     /// The free space of its file system in bytes. Embedded store only; 0 if the file system does not report it.
     #[prost(int64, tag = "6")]
     pub free_bytes: i64,
+    /// Why the store does not serve although it answers: it refuses the server, or has lost what it had. Empty if it serves.
+    #[prost(string, tag = "7")]
+    pub refusal: ::prost::alloc::string::String,
 }
 /// FleetStatus is the servers that share a store, as this server knows them.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -2977,6 +2980,9 @@ pub struct MemcachedStatus {
     /// The number of those calls that failed.
     #[prost(int64, tag = "5")]
     pub calls_failed: i64,
+    /// The number of servers that answer, and had no memory for a value in the last 30 s.
+    #[prost(int64, tag = "6")]
+    pub servers_full: i64,
 }
 /// Generated client implementations.
 pub mod status_service_client {

@@ -207,7 +207,7 @@ async fn after_a_failover_leases_hold_and_the_epoch_rises() {
 
 fn check_lost(answer: Result<ShardAnswer, StoreError>) {
     let Err(error) = answer else { panic!("a lost queue answered") };
-    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Corrupt, EffectOutcome::NotApplied), "{error}");
+    assert_eq!((error.kind, error.outcome), (StoreErrorKind::Lost, EffectOutcome::NotApplied), "{error}");
     let source = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
     assert!(source.contains("STORE_LOST"), "{source}");
 }

@@ -374,3 +374,32 @@ fn a_memcached_that_forgets_in_mid_run_ends_the_verdict_and_each_counter_is_name
         assert!(found.contains(&at.seconds), "seconds {found:?}: {text}");
     }
 }
+
+/// Sets values of one size until the server has no memory for another one.
+fn fill(server: &Memcached, bytes: usize) {
+    let mut connection = TcpStream::connect(server.address()).expect("memcached takes connections");
+    let value = "x".repeat(bytes);
+    for number in 0.. {
+        let set = format!("set filler-{bytes}-{number} 0 0 {bytes}\r\n{value}\r\n");
+        connection.write_all(set.as_bytes()).expect("it reads");
+        let mut answer = [0; 256];
+        let length = connection.read(&mut answer).expect("it answers");
+        if String::from_utf8_lossy(&answer[..length]).contains("out of memory") {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_answers_without_memory_for_new_values_is_told_apart_from_one_that_serves() {
+    let free = crate::servers::free_port().and_then(|free| free.local_addr()).expect("a free port");
+    // The last of two arguments counts.
+    let server = Memcached::start_with(free, &["-M", "-m", "2"]).unwrap_or_else(|why| panic!("{why}"));
+    let cluster = cluster(&[&server]).await;
+    assert_eq!(cluster.health().servers_full, 0);
+    (0..200).step_by(20).for_each(|bytes| fill(&server, bytes));
+    let refused = add(&cluster).await.expect_err("there is no memory");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied), "{refused:?}");
+    let health = cluster.health();
+    assert_eq!((health.servers, health.servers_full, health.servers_down), (1, 1, 0), "{health:?}");
+}

@@ -18,6 +18,7 @@ mod replicas;
 mod rewound;
 mod sentinel;
 mod servers;
+pub mod serving;
 mod settled_late;
 mod two_servers;
 

@@ -4,12 +4,14 @@ use std::net::SocketAddr;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use tallystone::adapters::cassandra::schema::MIGRATIONS;
 use tokio_stream::StreamExt as _;
 use tonic::transport::Endpoint;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, Serving};
 use tonic_health::pb::health_client::HealthClient;
 
+use crate::engines::cassandra::{node, query};
 use crate::fleet::several_servers::{add_to, metric, metric_of};
 use crate::servers::cassandra::Cassandra;
 use crate::support::beside;
@@ -150,4 +152,31 @@ fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_on
     let is_alone = || metric(&server, "tallystone_fleet_members") == 1.0;
     assert!(eventually(LAPSED_WITHIN, is_alone), "{}", metric(&server, "tallystone_fleet_members"));
     assert!(server.stop().success());
+}
+
+#[test]
+fn a_keyspace_that_answers_without_its_tables_is_not_ready_until_it_has_them_again() {
+    const KEYSPACE: &str = "dropped_tables";
+    let server =
+        Launch::dev_on_cassandra(node()).arg("--set").arg("clusters.cassandra.keyspace=dropped_tables").start();
+    add_to(&server, "default", "views", 1);
+    let is_told = |words: &str| {
+        let told = || server.get("/readyz");
+        let is_so = || told().status == 503 && told().body.contains(words);
+        assert!(eventually(LAPSED_WITHIN, is_so), "{words}: {:?}", told());
+        let sentence = format!("has lost what it had: STORE_LOST: {words}");
+        let (code, printed) = run(&server, &["status"]);
+        assert!(code == 5 && printed.contains(&sentence), "{code}: {printed}");
+        assert!(server.printed().contains(&sentence), "{}", server.printed());
+    };
+    let execute = |text: &str| query(&node().to_string(), None, text);
+    execute(&format!("DROP TABLE {KEYSPACE}.history_gaps"));
+    is_told("the tables history_gaps were dropped; restore a snapshot");
+    let of_history = MIGRATIONS.last().expect("a migration").statements(KEYSPACE);
+    of_history.iter().filter(|text| text.contains(".history_gaps ")).for_each(|text| execute(text));
+    assert!(eventually(LAPSED_WITHIN, || is_ready(&server)), "{:?}", server.get("/readyz"));
+    execute(&format!("TRUNCATE {KEYSPACE}.catalog"));
+    is_told("the store has lost its catalog.");
+    execute(&format!("DROP KEYSPACE {KEYSPACE}"));
+    is_told("the keyspace or all of its tables were dropped; restore a snapshot");
 }

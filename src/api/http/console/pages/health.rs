@@ -40,10 +40,11 @@ pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
 
 fn stores(status: &pb::GetStatusResponse) -> Section {
     let row = |store: &pb::StoreStatus| {
-        let state = match (store.failure.as_str(), store.full) {
-            ("", false) => "answers".to_owned(),
-            ("", true) => "full".to_owned(),
-            (failure, _) => failure.to_owned(),
+        let state = match (store.failure.as_str(), store.refusal.as_str(), store.full) {
+            ("", "", false) => "answers".to_owned(),
+            ("", "", true) => "full".to_owned(),
+            ("", refusal, _) => format!("does not serve: {refusal}"),
+            (failure, _, _) => failure.to_owned(),
         };
         let bytes = |bytes: i64| if bytes == 0 { crate::http::console::words::UNKNOWN.to_owned() } else { size(bytes) };
         let cells = vec![

@@ -1,0 +1,100 @@
+//! Health asks whether Redis serves, not whether it answers: a Redis without its data answers every question.
+
+use serde_json::json;
+
+use super::*;
+use crate::support::harness::{HttpAnswer, Server, eventually};
+
+const QUEUES: &str = "/tallystone.queue.v1.QueueService";
+
+/// Runs `tallystone status` on a server: its exit code, and all that it printed.
+pub fn status(server: &Server) -> (i32, String) {
+    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tallystone"));
+    command.args(["status", "--server", &server.address.to_string(), "--timeout", "60s"]);
+    let output = command.output().expect("the binary of this build starts");
+    let printed = [output.stdout, output.stderr].concat();
+    (output.status.code().expect("nobody kills it"), String::from_utf8_lossy(&printed).into_owned())
+}
+
+fn enqueue(server: &Server, id: &str) -> HttpAnswer {
+    let body = json!({"queue": "mail", "message": {"message_id": id, "payload": "aGVsbG8="}});
+    server.post(&format!("{QUEUES}/Enqueue"), &body.to_string())
+}
+
+/// A server with a queue that holds a message, once its status shows it.
+fn with_a_message(redis: &RedisServer) -> Server {
+    let server = dev_on(redis).start();
+    let created = server.post(&format!("{QUEUES}/CreateQueue"), &json!({"queue": {"name": "mail"}}).to_string());
+    assert_eq!((created.status, enqueue(&server, "a").status), (200, 200), "{created:?}");
+    let is_shown = || status(&server).1.contains("1 queue: 1 pending");
+    assert!(eventually(BACK_WITHIN, is_shown), "{:?}", status(&server));
+    server
+}
+
+/// Everything that tells of a loss tells it, with what to do, and nothing tells what queues held before.
+fn is_told(server: &Server, redis: &RedisServer, words: &str) {
+    let is_ready = || server.get("/readyz").status == 200;
+    assert!(eventually(BACK_WITHIN, || !is_ready()), "it is not ready");
+    let (ready, (code, shown)) = (server.get("/readyz"), status(server));
+    let sentence = format!("Redis at {} has lost what it had: {words}", redis.address());
+    assert!(ready.status == 503 && ready.body.contains(&sentence), "{ready:?}");
+    assert!(server.printed().contains(&sentence), "the log says the same: {}", server.printed());
+    assert!(code == 5 && shown.contains(&sentence) && shown.contains("does not serve: STORE_LOST"), "{code} {shown}");
+    assert!(!shown.contains("pending") && !shown.contains("answers, "), "nothing of before is shown: {shown}");
+    let metrics = server.get("/metrics").body;
+    assert!(metrics.contains("tallystone_ready{service=\"tallystone.queue.v1.QueueService\"} 0.0"), "{metrics}");
+    let health = server.get("/console/health").body;
+    assert!(health.contains("does not serve: STORE_LOST") && health.contains("not ready"), "{health}");
+    let refused = enqueue(server, "b");
+    assert_eq!(refused.status, 503, "{refused:?}");
+    for words in ["STORE_UNAVAILABLE", "has lost what it had; restore a backup of it, or accept the loss"] {
+        assert!(refused.body.contains(words), "{refused:?}");
+    }
+}
+
+#[test]
+fn a_redis_that_answers_without_its_data_is_not_ready_until_it_has_it_again() {
+    for build in Build::ALL {
+        let Some(redis) = or_skip(RedisServer::start(build)) else { continue };
+        println!("on {}", build.name());
+        let server = with_a_message(&redis);
+        // An empty database takes the place of the one with the data.
+        redis.cli(&["SWAPDB", "0", "1"]);
+        is_told(&server, &redis, "STORE_LOST: the store has lost its catalog.");
+        let create = json!({"queue": {"name": "other"}}).to_string();
+        let created = server.post(&format!("{QUEUES}/CreateQueue"), &create);
+        assert!(created.body.contains("STORE_UNAVAILABLE"), "no new catalog takes its place: {created:?}");
+        redis.cli(&["SWAPDB", "0", "1"]);
+        let is_back = || server.get("/readyz").status == 200 && status(&server).0 == 0;
+        assert!(eventually(BACK_WITHIN, is_back), "{:?}", status(&server));
+        assert!(status(&server).1.contains("1 queue: 1 pending"), "{:?}", status(&server));
+        assert_eq!(enqueue(&server, "b").status, 200);
+        redis.cli(&["FLUSHALL"]);
+        is_told(&server, &redis, "STORE_LOST: the store has lost its catalog.");
+    }
+}
+
+/// As a replica that never had the data and was promoted: the functions are gone too.
+#[test]
+fn an_empty_redis_in_the_place_of_the_old_one_is_not_ready() {
+    let Some(mut redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    let server = with_a_message(&redis);
+    redis.restart_empty().expect("it starts");
+    is_told(&server, &redis, "STORE_LOST: the store has lost its catalog.");
+}
+
+#[test]
+fn a_lost_shard_is_named_with_its_queue_until_an_operator_gives_it_up() {
+    let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    let server = with_a_message(&redis);
+    let keys = redis.cli(&["KEYS", "*"]);
+    let shard = keys.lines().find_map(|key| key.strip_suffix("}m")).expect("the header of the shard").to_owned();
+    for key in keys.lines().filter(|key| key.starts_with(&shard)) {
+        redis.cli(&["DEL", key]);
+    }
+    is_told(&server, &redis, "STORE_LOST: the store has lost shard 0 of the queue mail; ");
+    let deleted = server.post(&format!("{QUEUES}/DeleteQueue"), &json!({"queue": "mail"}).to_string());
+    assert_eq!(deleted.status, 200, "{deleted:?}");
+    assert!(eventually(BACK_WITHIN, || server.get("/readyz").status == 200), "{:?}", server.get("/readyz"));
+    assert_eq!(status(&server).0, 0, "{:?}", status(&server));
+}
