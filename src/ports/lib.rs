@@ -77,7 +77,7 @@ pub use rules::{NewRule, RuleChange, RuleStore, RulesBefore};
 pub use session_directory::{
     EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife,
 };
-pub use store_handle::{StoreCheck, StoreDisk, StoreHandle};
+pub use store_handle::{MEMORY_TOLD_FROM_PERCENT, StoreCheck, StoreDisk, StoreHandle, StoreMemory};
 pub use time_slices::TimeSlices;
 pub use tokens::{KeyDocument, KeyDocumentError, SigningKeys, TokenFormat};
 pub use touches::{Touch, Touches};

@@ -34,6 +34,35 @@ pub struct StoreDisk {
     pub reserve_bytes: u64,
 }
 
+/// Of the memory that a server of a store may use: from here on an operator is told.
+pub const MEMORY_TOLD_FROM_PERCENT: u64 = 85;
+
+/// The memory of one server of a store that keeps its data in memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct StoreMemory {
+    /// HOST:PORT of the server.
+    pub server: String,
+    /// The bytes in use.
+    pub used_bytes: u64,
+    /// The most bytes that it may use; none without a limit.
+    pub limit_bytes: Option<u64>,
+    /// By which policy it throws data away when memory is short; none if it throws none away.
+    pub eviction_policy: Option<String>,
+}
+
+impl StoreMemory {
+    /// How much of the memory that it may use is in use; none without a limit.
+    pub fn used_percent(&self) -> Option<u64> {
+        let limit = self.limit_bytes.filter(|limit| *limit > 0)?;
+        Some(u64::try_from(u128::from(self.used_bytes) * 100 / u128::from(limit)).unwrap_or(u64::MAX))
+    }
+
+    /// Whether so much is in use that an operator is told.
+    pub fn is_short(&self) -> bool {
+        self.used_percent().is_some_and(|percent| percent >= MEMORY_TOLD_FROM_PERCENT)
+    }
+}
+
 /// An opened engine. Every adapter that opens a store hands one out.
 ///
 /// Laws:
@@ -69,6 +98,28 @@ pub trait StoreHandle: Send + Sync + 'static {
         None
     }
 
+    /// The memory of each server of the store, if it keeps its data in memory, as it was seconds ago. Cheap.
+    fn memory(&self) -> Vec<StoreMemory> {
+        Vec::new()
+    }
+
     /// Closes the store. Waits until everything acknowledged is durable.
     async fn close(&self);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_short_from_the_share_on_that_operators_are_told_of() {
+        let of = |used_bytes, limit_bytes| {
+            let server = "10.0.0.1:6379".to_owned();
+            StoreMemory { server, used_bytes, limit_bytes, eviction_policy: None }
+        };
+        assert_eq!((of(849, Some(1_000)).used_percent(), of(849, Some(1_000)).is_short()), (Some(84), false));
+        assert_eq!((of(850, Some(1_000)).used_percent(), of(850, Some(1_000)).is_short()), (Some(85), true));
+        assert_eq!((of(u64::MAX, Some(1)).used_percent(), of(7, None).used_percent()), (Some(u64::MAX), None));
+        assert!(!of(u64::MAX, None).is_short() && !of(7, Some(0)).is_short(), "there is no limit");
+    }
 }

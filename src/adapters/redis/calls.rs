@@ -145,7 +145,12 @@ impl RedisQueues {
             let (before, after) = (name(before), name(report.durability));
             tracing::warn!(before, after, "the durability of queues has fallen; those that require more are refused");
         }
-        self.is_nearly_full.store(report.is_nearly_full, Ordering::Relaxed);
+        self.take_memory(report.is_nearly_full);
+    }
+
+    /// Takes in whether a server has no memory left for enqueues.
+    pub(super) fn take_memory(&self, is_nearly_full: bool) {
+        self.is_nearly_full.store(is_nearly_full, Ordering::Relaxed);
     }
 
     /// The durability of the moment.

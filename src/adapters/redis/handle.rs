@@ -9,7 +9,7 @@ use super::client::{FailureCause, RedisClient};
 use super::news::RedisNews;
 use super::rights::RightsCheck;
 use super::server_watch::ServerWatch;
-use tallystone_ports::{StoreCheck, StoreErrorKind, StoreHandle, text_with_causes};
+use tallystone_ports::{StoreCheck, StoreErrorKind, StoreHandle, StoreMemory, text_with_causes};
 
 /// An open deployment.
 pub struct RedisHandle {
@@ -73,6 +73,10 @@ impl StoreHandle for RedisHandle {
             Err(error) if error.kind == StoreErrorKind::Forbidden => StoreCheck::Refused(text_with_causes(&error)),
             Err(_) => StoreCheck::NoAnswer,
         }
+    }
+
+    fn memory(&self) -> Vec<StoreMemory> {
+        self.watch.as_ref().map_or_else(Vec::new, ServerWatch::memory)
     }
 
     async fn close(&self) {

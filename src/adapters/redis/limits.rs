@@ -129,3 +129,5 @@ pub const REDIS_WANTED_AGAIN: Duration = Duration::from_secs(20);
 pub const REDIS_LOST_SHARDS_MAX: usize = 16;
 /// The shards on Redis from which one of each primary is chosen, to look every second whether it is still there.
 pub const REDIS_SHARDS_SAMPLED_MAX: usize = 256;
+/// How often the memory of the Redis servers is read, by which enqueues are refused and operators are told.
+pub const REDIS_MEMORY_READ_EVERY: Duration = Duration::from_secs(5);

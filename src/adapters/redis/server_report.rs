@@ -3,15 +3,19 @@
 
 use std::time::Duration;
 
-use super::client::{NodeConfig, NodeFacts, NodeReading, Product};
+use super::client::{NodeConfig, NodeFacts, NodeMemory, NodeReading, Product};
 use tallystone_domain::queue::Durability;
+use tallystone_ports::StoreMemory;
 
-/// Of the memory that a server may use: beyond it, enqueues are refused.
-const ENQUEUES_STOP_AT_PERCENT: u64 = 85;
+/// Of the memory that a server may use: from here on enqueues are refused, and what is left is for what takes messages out.
+/// Operators are told before, from `MEMORY_TOLD_FROM_PERCENT` on.
+const ENQUEUES_STOP_AT_PERCENT: u64 = 95;
 /// The bytes of a value in a compact hash with which messages take the least memory.
 const LISTPACK_VALUE: u64 = 512;
 /// A replica that was heard of within this time counts. It is below the time for which nothing expires after a failover.
 const REPLICA_HEARD_WITHIN: Duration = Duration::from_secs(10);
+/// The policy of memory with which nothing is thrown away.
+const KEEPS_ALL: &str = "noeviction";
 /// The first version that has functions.
 const FIRST_VERSION: u64 = 7;
 
@@ -65,7 +69,7 @@ impl ServerReport {
             }
         };
         self.durability = self.durability.min(offered);
-        self.is_nearly_full |= is_nearly_full(facts);
+        self.is_nearly_full |= is_nearly_full(&store_memory(address, &facts.memory));
         self.warnings.extend(warnings(facts, asked).into_iter().map(|why| format!("Redis at {address}: {why}")));
     }
 }
@@ -75,9 +79,9 @@ fn description(facts: &NodeFacts) -> String {
         Product::Redis => "Redis",
         Product::Valkey => "Valkey",
     };
-    let memory = match facts.memory_limit {
-        0 => format!("{} bytes of memory, no limit", facts.memory_used),
-        limit => format!("{} of {limit} bytes of memory", facts.memory_used),
+    let memory = match facts.memory.limit {
+        0 => format!("{} bytes of memory, no limit", facts.memory.used),
+        limit => format!("{} of {limit} bytes of memory", facts.memory.used),
     };
     let persistence = match (&facts.config, facts.append_only) {
         (_, false) => "no append-only file".to_owned(),
@@ -94,7 +98,7 @@ fn description(facts: &NodeFacts) -> String {
             )
         },
     );
-    let (version, policy, replicas) = (&facts.version, &facts.memory_policy, facts.replicas);
+    let (version, policy, replicas) = (&facts.version, &facts.memory.policy, facts.replicas);
     format!("{product} {version}, {memory}, policy {policy}, {persistence}, {replicas} replicas, {limits}")
 }
 
@@ -117,12 +121,22 @@ fn holds_replicas(config: &NodeConfig, replicas: u32) -> bool {
 }
 
 fn evicts(facts: &NodeFacts) -> bool {
-    facts.memory_limit > 0 && facts.memory_policy != "noeviction"
+    facts.memory.limit > 0 && facts.memory.policy != KEEPS_ALL
 }
 
-fn is_nearly_full(facts: &NodeFacts) -> bool {
-    let stop = facts.memory_limit / 100 * ENQUEUES_STOP_AT_PERCENT;
-    facts.memory_limit > 0 && facts.memory_used >= stop
+/// The memory of a server, as operators are told of it.
+pub(super) fn store_memory(server: &str, memory: &NodeMemory) -> StoreMemory {
+    StoreMemory {
+        server: server.to_owned(),
+        used_bytes: memory.used,
+        limit_bytes: Some(memory.limit).filter(|limit| *limit > 0),
+        eviction_policy: Some(memory.policy.clone()).filter(|policy| policy != KEEPS_ALL),
+    }
+}
+
+/// Whether a server has no memory left for enqueues.
+pub(super) fn is_nearly_full(memory: &StoreMemory) -> bool {
+    memory.used_percent().is_some_and(|percent| percent >= ENQUEUES_STOP_AT_PERCENT)
 }
 
 /// What an operator should change, with what to do.
@@ -138,18 +152,21 @@ fn warnings(facts: &NodeFacts, asked: AskedOfServers) -> Vec<String> {
         major.is_none_or(|major| major < FIRST_VERSION),
         format!("version {} has no functions; use Redis 7.0 or later, or Valkey", facts.version),
     );
-    let policy = &facts.memory_policy;
+    let (policy, memory) = (&facts.memory.policy, store_memory("", &facts.memory));
     warn(
-        evicts(facts),
+        memory.eviction_policy.is_some(),
         format!("policy {policy} throws messages away when memory is short; set maxmemory-policy noeviction"),
     );
     warn(
-        facts.memory_limit == 0,
+        memory.limit_bytes.is_none(),
         "no limit of memory; set maxmemory, so that enqueues are refused before the machine has none left".to_owned(),
     );
     warn(
-        is_nearly_full(facts),
-        format!("{ENQUEUES_STOP_AT_PERCENT} % of maxmemory is used: enqueues are refused; drain queues or raise it"),
+        memory.is_short(),
+        format!(
+            "{} % of maxmemory is used, and enqueues are refused from {ENQUEUES_STOP_AT_PERCENT} % on; drain queues or raise it",
+            memory.used_percent().unwrap_or_default()
+        ),
     );
     warn(!facts.append_only, "no append-only file: a restart loses messages; set appendonly yes".to_owned());
     let Some(config) = &facts.config else {
@@ -181,6 +198,10 @@ mod tests {
     use super::*;
     use crate::client::{CallFailure, FailureCause, Role};
 
+    fn memory(used: u64, limit: u64, policy: &str) -> NodeMemory {
+        NodeMemory { used, limit, policy: policy.to_owned() }
+    }
+
     fn safe() -> NodeFacts {
         NodeFacts {
             product: Product::Redis,
@@ -188,9 +209,7 @@ mod tests {
             role: Role::Primary,
             run_id: "a".to_owned(),
             replication_id: "b".to_owned(),
-            memory_used: 50,
-            memory_limit: 100,
-            memory_policy: "noeviction".to_owned(),
+            memory: memory(50, 100, "noeviction"),
             append_only: true,
             replicas: 0,
             config: Some(NodeConfig {
@@ -227,7 +246,7 @@ mod tests {
         assert_eq!(of(everysec.clone(), 1), Some(Durability::Fast));
         assert_eq!(of(with_config(|config| config.append_fsync = "no".to_owned()), 0), None);
         assert_eq!(of(NodeFacts { append_only: false, ..safe() }, 1), None);
-        assert_eq!(of(NodeFacts { memory_policy: "allkeys-lru".to_owned(), ..safe() }, 0), None);
+        assert_eq!(of(NodeFacts { memory: memory(50, 100, "allkeys-lru"), ..safe() }, 0), None);
         let readings = [safe(), everysec].map(|facts| NodeReading { address: String::new(), reading: Ok(facts) });
         let both = ServerReport::of(&readings, AskedOfServers { replicas: 0, declared: None }).expect("they answered");
         assert_eq!(both.durability, Some(Durability::Fast), "the weakest counts");
@@ -257,11 +276,19 @@ mod tests {
         let good = judged(safe(), 1, None);
         assert!(good.warnings.is_empty() && !good.is_nearly_full, "{:?}", good.warnings);
         assert!(good.servers[0].contains("Redis 7.0.15, 50 of 100 bytes"), "{:?}", good.servers);
-        let full = judged(NodeFacts { memory_used: 85, ..safe() }, 0, None);
+        let short = judged(NodeFacts { memory: memory(85, 100, "noeviction"), ..safe() }, 0, None);
+        assert!(
+            !short.is_nearly_full && short.warnings[0].contains("85 % of maxmemory is used"),
+            "{:?}",
+            short.warnings
+        );
+        let full = judged(NodeFacts { memory: memory(95, 100, "noeviction"), ..safe() }, 0, None);
         assert!(full.is_nearly_full && full.warnings[0].contains("enqueues are refused"), "{:?}", full.warnings);
+        let evicts = judged(NodeFacts { memory: memory(50, 0, "volatile-lru"), ..safe() }, 0, None);
+        assert!(evicts.warnings[0].contains("set maxmemory-policy noeviction"), "{:?}", evicts.warnings);
         let bad = NodeFacts {
             version: "6.2.1".to_owned(),
-            memory_limit: 0,
+            memory: memory(50, 0, "noeviction"),
             append_only: false,
             ..with_config(|config| config.hash_listpack_value = 64)
         };

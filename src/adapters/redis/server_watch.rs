@@ -1,6 +1,6 @@
 //! The watch over the servers of the queues: at the start and every minute it reads what they are and what their user may not
 //! do, logs it with what to do, and tells the queues which durability they have at the moment. It also has them go on with the
-//! removal of dropped queues.
+//! removal of dropped queues. Memory fills up faster, so it is read every few seconds.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use tokio_util::sync::CancellationToken;
 
 use super::calls::RedisQueues;
 use super::client::RedisClient;
-use super::limits::REDIS_CHECKED_EVERY;
+use super::limits::{REDIS_CHECKED_EVERY, REDIS_MEMORY_READ_EVERY};
 use super::rights::{LackingRights, RightsCheck};
-use super::server_report::{AskedOfServers, ServerReport};
+use super::server_report::{AskedOfServers, ServerReport, is_nearly_full, store_memory};
 use tallystone_coalesce::DetachedTasks;
-use tallystone_ports::Clock;
+use tallystone_ports::{Clock, StoreMemory};
 
 /// The watch. It ends when it is closed or dropped.
 pub struct ServerWatch {
@@ -29,6 +29,8 @@ struct Watched {
     rights: RightsCheck,
     /// Why a server refuses queues since the last look.
     refusal: Mutex<Option<String>>,
+    /// The memory of each server, as it said last.
+    memory: Mutex<Vec<StoreMemory>>,
 }
 
 impl ServerWatch {
@@ -40,9 +42,17 @@ impl ServerWatch {
         clock: Arc<dyn Clock>,
     ) -> Self {
         let rights = RightsCheck::new(Arc::clone(&client), queues.library.function("may"), asked.replicas);
-        let watched = Arc::new(Watched { client, queues, asked, rights, refusal: Mutex::default() });
+        let watched =
+            Arc::new(Watched { client, queues, asked, rights, refusal: Mutex::default(), memory: Mutex::default() });
         watched.visit().await;
+        watched.read_memory().await;
         let watch = Self { watched, stop: CancellationToken::new(), tasks: DetachedTasks::default() };
+        let (watched, stop, own_clock) = (Arc::clone(&watch.watched), watch.stop.clone(), Arc::clone(&clock));
+        watch.tasks.spawn(async move {
+            while stop.run_until_cancelled(own_clock.sleep(REDIS_MEMORY_READ_EVERY)).await.is_some() {
+                stop.run_until_cancelled(watched.read_memory()).await;
+            }
+        });
         let (watched, stop) = (Arc::clone(&watch.watched), watch.stop.clone());
         watch.tasks.spawn(async move {
             while stop.run_until_cancelled(clock.sleep(REDIS_CHECKED_EVERY)).await.is_some() {
@@ -62,6 +72,11 @@ impl ServerWatch {
         self.watched.refusal.lock().clone()
     }
 
+    /// The memory of each server, as it said last.
+    pub fn memory(&self) -> Vec<StoreMemory> {
+        self.watched.memory.lock().clone()
+    }
+
     /// Ends the watch.
     pub async fn close(&self) {
         self.stop.cancel();
@@ -74,6 +89,21 @@ impl Watched {
     async fn visit(&self) {
         self.look().await;
         self.queues.resume_removals().await;
+    }
+
+    /// Reads the memory of each server. One that does not answer keeps what it said last.
+    async fn read_memory(&self) {
+        let read = self.client.memory().await;
+        let mut memory = self.memory.lock();
+        let last = |address: &str| memory.iter().find(|last| last.server == address).cloned();
+        let now: Vec<StoreMemory> = read
+            .iter()
+            .filter_map(|(address, read)| {
+                read.as_ref().map_or_else(|_| last(address), |now| Some(store_memory(address, now)))
+            })
+            .collect();
+        self.queues.take_memory(now.iter().any(is_nearly_full));
+        *memory = now;
     }
 
     async fn look(&self) -> Option<ServerReport> {

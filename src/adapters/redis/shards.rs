@@ -207,7 +207,7 @@ impl RedisQueues {
         for run in runs {
             if matches!(run.0, "enq" | "upd") {
                 let full = StoreError::not_applied(StoreErrorKind::Full, APPLY);
-                answers.extend(fail_all(full.with_source("Redis has used 85 % of its memory"), run.1.len()));
+                answers.extend(fail_all(full.with_source("Redis has used 95 % of its memory"), run.1.len()));
             } else {
                 answers.append(&mut self.run_together(shard, &[run]).await);
             }

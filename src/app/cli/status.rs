@@ -69,6 +69,8 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
     let served = if status.ready { "ready" } else { "not ready" };
     let mut rows = vec![row("server", &status.version, format!("{served}, up {}", span(&status.up)))];
     rows.extend(status.stores.iter().map(|store| row("store", &store.store, store_state(store))));
+    let memory = status.stores.iter().flat_map(|store| &store.memory);
+    rows.extend(memory.map(|memory| row("memory", &memory.server, memory_state(memory))));
     let fleets = [("counters", &status.fleet), ("queues", &status.queue_fleet)];
     rows.extend(fleets.iter().filter_map(|(name, fleet)| Some(row("fleet", name, fleet_state((*fleet).as_ref()?)))));
     rows.extend(status.datasets.iter().map(|set| {
@@ -145,4 +147,17 @@ fn store_state(store: &pb::StoreStatus) -> String {
         disk => format!(", {} on disk, {} free", bytes(disk), bytes(store.free_bytes)),
     };
     format!("{answers}{space}{}", if store.full { ", FULL" } else { "" })
+}
+
+fn memory_state(memory: &pb::StoreMemory) -> String {
+    let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
+    let used = bytes(memory.used_bytes);
+    let of_limit = match memory.limit_bytes {
+        0 => format!("{used} used, no limit"),
+        limit => format!("{used} of {} used", bytes(limit)),
+    };
+    match memory.eviction_policy.as_str() {
+        "" => of_limit,
+        policy => format!("{of_limit}, throws messages away by {policy}"),
+    }
 }

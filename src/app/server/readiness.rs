@@ -19,7 +19,7 @@ use tallystone_domain::limits::{
     JUDGED_STEP_MAX, READINESS_JUDGED_EVERY, STORE_ANSWERS_WITHIN, STORE_ASKED_EVERY, STORE_SILENCE_MAX,
 };
 use tallystone_engine::Engine;
-use tallystone_ports::{Clock, Metric, StoreCheck, StoreHandle, metrics};
+use tallystone_ports::{Clock, Metric, StoreCheck, StoreHandle, StoreMemory, metrics};
 use tallystone_proto::counter::v1::counter_service_server::SERVICE_NAME as COUNTERS;
 use tallystone_proto::queue::v1::queue_service_server::SERVICE_NAME as QUEUES;
 
@@ -259,12 +259,37 @@ const STORES: &[Metric<StoreProbe>] = metrics! { store:
         "Time since the last answer of a store; 0 to 1 while it answers";
 };
 
+const MEMORY: &[Metric<StoreMemory>] = metrics! { memory:
+    Gauge "tallystone_store_memory_bytes" = memory.used_bytes as f64,
+        "Memory that a server of a store uses, where it keeps its data there";
+    Gauge "tallystone_store_memory_limit_bytes" = memory.limit_bytes.unwrap_or(0) as f64,
+        "The most memory that a server of a store may use; 0 without a limit";
+    Gauge "tallystone_store_memory_evicts" = f64::from(u8::from(memory.eviction_policy.is_some())),
+        "1 if a server of a store throws data away when its memory is short";
+};
+/// The labels where no store keeps its data in memory, so that dashboards find the metrics.
+const NO_STORE: &str = "_none";
+
 impl MetricSource for Arc<Readiness> {
     fn encode_metrics(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let ServiceOutages { counters, queues, .. } = self.outages();
         let services = [(COUNTERS, &counters), (QUEUES, &queues)];
         encode_each(encoder, READY, services.into_iter().map(|(service, why)| ([("service", service)], why)))?;
-        encode_each(encoder, STORES, self.stores.iter().map(|store| ([("store", store.target.label())], store)))
+        encode_each(encoder, STORES, self.stores.iter().map(|store| ([("store", store.target.label())], store)))?;
+        let of_store = |store: &StoreProbe| {
+            let label = store.target.label();
+            store.target.memory().into_iter().map(move |memory| (label.clone(), memory))
+        };
+        let mut memory: Vec<(String, StoreMemory)> = self.stores.iter().flat_map(of_store).collect();
+        if memory.is_empty() {
+            let none = NO_STORE.to_owned();
+            memory.push((
+                none.clone(),
+                StoreMemory { server: none, used_bytes: 0, limit_bytes: None, eviction_policy: None },
+            ));
+        }
+        let labelled = memory.iter().map(|(label, memory)| ([("store", label), ("server", &memory.server)], memory));
+        encode_each(encoder, MEMORY, labelled)
     }
 }
 

@@ -16,7 +16,7 @@ use tallystone_domain::queue::MessageState;
 use tallystone_domain::queue::activity::LostWork;
 use tallystone_engine::queues::Backlog;
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
-use tallystone_ports::{Clock, StoreDisk};
+use tallystone_ports::{Clock, StoreDisk, StoreMemory};
 use tallystone_proto::admin::v1 as pb;
 
 /// The parts of a running server.
@@ -40,11 +40,11 @@ impl ServerStatus {
         }
     }
 
-    /// Every store, with its file system if it keeps files on this machine.
-    fn stores(&self) -> Vec<(pb::StoreStatus, Option<StoreDisk>)> {
+    /// Every store, with its file system if it keeps files on this machine, and the memory of its servers.
+    fn stores(&self) -> Vec<(pb::StoreStatus, Option<StoreDisk>, Vec<StoreMemory>)> {
         let stores = self.readiness.store_standings().map(|standing| {
             let StoreStanding { handle: store, silent, failure, refusal } = standing;
-            let disk = store.disk();
+            let (disk, memory) = (store.disk(), store.memory());
             let bytes = |bytes: fn(&StoreDisk) -> u64| disk.as_ref().map_or(0, |disk| saturating_i64(bytes(disk)));
             let status = pb::StoreStatus {
                 store: store.name(),
@@ -54,8 +54,9 @@ impl ServerStatus {
                 disk_bytes: bytes(|disk| disk.used_bytes),
                 free_bytes: bytes(|disk| disk.free_bytes.unwrap_or(0)),
                 refusal: refusal.unwrap_or_default(),
+                memory: memory.iter().map(memory_status).collect(),
             };
-            (status, disk)
+            (status, disk, memory)
         });
         stores.collect()
     }
@@ -104,8 +105,9 @@ impl StatusSource for ServerStatus {
             problems.extend(why.iter().map(|why| format!("{what} are not served: {why}")));
         }
         problems.extend(standing.degraded.iter().cloned());
-        let on_disk = stores.iter().filter_map(|(store, disk)| Some((store, disk.as_ref()?)));
+        let on_disk = stores.iter().filter_map(|(store, disk, _)| Some((store, disk.as_ref()?)));
         problems.extend(on_disk.filter(|(_, disk)| disk.full).map(|(store, disk)| full(&store.store, disk)));
+        problems.extend(stores.iter().flat_map(|(store, _, memory)| memory_problems(&store.store, memory)));
         problems.extend(datasets.iter().filter(|dataset| dataset.overdue() > STATUS_STALENESS_MAX).map(stale));
         if let Some(queues) = self.engine.queues() {
             problems.extend(queues.overview().lost.iter().map(lost));
@@ -118,7 +120,7 @@ impl StatusSource for ServerStatus {
             up: Some(write_duration(self.clock.elapsed().saturating_sub(self.ready_since))),
             ready: standing.is_ready(),
             problems,
-            stores: stores.into_iter().map(|(store, _)| store).collect(),
+            stores: stores.into_iter().map(|(store, ..)| store).collect(),
             fleet: self.engine.fleet().map(fleet),
             queue_fleet: self.engine.queue_fleet().map(fleet),
             datasets: datasets.iter().map(dataset).collect(),
@@ -143,6 +145,37 @@ fn full(store: &str, disk: &StoreDisk) -> String {
         disk.folder.display(),
         units::size(disk.reserve_bytes)
     )
+}
+
+fn memory_status(memory: &StoreMemory) -> pb::StoreMemory {
+    pb::StoreMemory {
+        server: memory.server.clone(),
+        used_bytes: saturating_i64(memory.used_bytes),
+        limit_bytes: memory.limit_bytes.map_or(0, saturating_i64),
+        eviction_policy: memory.eviction_policy.clone().unwrap_or_default(),
+    }
+}
+
+/// The sentences of servers that have little memory left, or throw messages away.
+fn memory_problems(store: &str, memory: &[StoreMemory]) -> Vec<String> {
+    let short = memory.iter().filter(|memory| memory.is_short()).map(|memory| {
+        let StoreMemory { server, used_bytes, limit_bytes, .. } = memory;
+        let (percent, limit) = (memory.used_percent().unwrap_or_default(), limit_bytes.unwrap_or_default());
+        format!(
+            "the server {server} of the store {store} has used {percent} % of its memory ({} of {}): new messages are refused \
+             before it is full; drain or purge queues, or raise maxmemory",
+            units::size(*used_bytes),
+            units::size(limit)
+        )
+    });
+    let evicting = memory.iter().filter_map(|memory| {
+        let (server, policy) = (&memory.server, memory.eviction_policy.as_ref()?);
+        Some(format!(
+            "the server {server} of the store {store} throws messages away when its memory is short (maxmemory-policy \
+             {policy}); set maxmemory-policy noeviction"
+        ))
+    });
+    short.chain(evicting).collect()
 }
 
 fn stale(dataset: &DatasetGauges) -> String {

@@ -2849,7 +2849,7 @@ pub struct GetStatusResponse {
     pub queue_fleet: ::core::option::Option<FleetStatus>,
 }
 /// StoreStatus is one store.
-#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+#[derive(Clone, PartialEq, ::prost::Message)]
 pub struct StoreStatus {
     /// The keyspace, or "embedded" or "memory".
     #[prost(string, tag = "1")]
@@ -2872,6 +2872,25 @@ pub struct StoreStatus {
     /// Why the store does not serve although it answers: it refuses the server, or has lost what it had. Empty if it serves.
     #[prost(string, tag = "7")]
     pub refusal: ::prost::alloc::string::String,
+    /// The memory of each of its servers, if it keeps its data in memory: of each primary of Redis or Valkey.
+    #[prost(message, repeated, tag = "8")]
+    pub memory: ::prost::alloc::vec::Vec<StoreMemory>,
+}
+/// StoreMemory is the memory of one server of a store, as it was seconds ago.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoreMemory {
+    /// HOST:PORT of the server.
+    #[prost(string, tag = "1")]
+    pub server: ::prost::alloc::string::String,
+    /// The bytes in use.
+    #[prost(int64, tag = "2")]
+    pub used_bytes: i64,
+    /// The most bytes that it may use. 0: no limit.
+    #[prost(int64, tag = "3")]
+    pub limit_bytes: i64,
+    /// The policy by which it throws data away when memory is short, such as allkeys-lru. Empty if it throws none away.
+    #[prost(string, tag = "4")]
+    pub eviction_policy: ::prost::alloc::string::String,
 }
 /// FleetStatus is the servers that share a store, as this server knows them.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -95,7 +95,7 @@ async fn nearly_without_memory_enqueues_are_refused_and_messages_go_out() {
     let shard = new_shard(&given.queues).await;
     assert!(is_new(&one(&given.queues, shard, enqueue("a", 0, b"")).await.expect("there is room")));
     let used: u64 = given.server.server().info("used_memory").parse().expect("a number");
-    given.server.server().config_set("maxmemory", &(used / 9 * 10).to_string());
+    given.server.server().config_set("maxmemory", &(used / 97 * 100).to_string());
     assert!(given.look().await.is_nearly_full);
     let commands = vec![enqueue("b", 0, b""), dequeue(1), enqueue("c", 0, b"")];
     let answers = given.queues.apply(shard, commands).await;

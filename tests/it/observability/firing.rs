@@ -209,6 +209,24 @@ fn a_redis_that_stands_raises_its_alert() {
 }
 
 #[test]
+fn a_redis_whose_memory_runs_short_or_is_thrown_away_raises_its_alerts() {
+    let redis = RedisServer::start(Build::Redis7).unwrap_or_else(|why| panic!("{why}"));
+    redis.cli(&["SETRANGE", "filler", "67108864", "x"]);
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).arg("--redis").arg(&redis.address().to_string()).start();
+    use_it(&server);
+    let seen = Seen::well("a", settled(&server));
+    let used: u64 = redis.info("used_memory").parse().expect("a number");
+    redis.config_set("maxmemory", &(used / 88 * 100).to_string());
+    redis.config_set("maxmemory-policy", "allkeys-lru");
+    let of_redis = |name: &str| metric_of(&server, name, "store=\"_redis\"");
+    let is_told = || of_redis("tallystone_store_memory_evicts") == 1.0;
+    assert!(eventually(WITHIN, is_told), "{}", page(&server));
+    let after = page(&server);
+    expect_firing(&[seen.then(Some(after), TROUBLE)], &[("StoreEvicts", "a"), ("StoreMemoryShort", "a")]);
+}
+
+#[test]
 fn messages_out_of_attempts_raise_their_alert() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::dev(&folder.path().join("data")).start();

@@ -10,6 +10,7 @@ mod failover;
 mod faults;
 mod looks;
 mod lost_store;
+mod memory;
 mod news;
 mod opening;
 mod over_tls;

@@ -160,8 +160,8 @@ async fn a_node_says_what_it_is_and_how_it_is_set_up() {
         assert_eq!(facts.product == Product::Valkey, is_valkey);
         assert!(facts.version.starts_with(["7.0.", "8.", "9."][server.build() as usize]), "{}", facts.version);
         assert_eq!((facts.role, facts.append_only, facts.replicas), (Role::Primary, true, 0));
-        assert_eq!((facts.memory_limit, facts.memory_policy.as_str()), (64 * 1024 * 1024, "noeviction"));
-        assert!(facts.memory_used > 0 && facts.run_id == server.info("run_id"));
+        assert_eq!((facts.memory.limit, facts.memory.policy.as_str()), (64 * 1024 * 1024, "noeviction"));
+        assert!(facts.memory.used > 0 && facts.run_id == server.info("run_id"));
         let config = facts.config.as_ref().expect("CONFIG is allowed");
         assert_eq!((config.append_fsync.as_str(), config.replicas_to_write), ("always", 0));
         assert!(config.hash_listpack_value >= 64 && config.zset_listpack_entries >= 128, "{config:?}");

@@ -49,12 +49,8 @@ pub struct NodeFacts {
     pub run_id: String,
     /// Names the history of its data: a replica that becomes a primary begins another one.
     pub replication_id: String,
-    /// Bytes of memory in use.
-    pub memory_used: u64,
-    /// The most bytes that it may use; 0 without a limit.
-    pub memory_limit: u64,
-    /// What it does beyond the limit; `noeviction` loses nothing.
-    pub memory_policy: String,
+    /// Its memory.
+    pub memory: NodeMemory,
     /// Whether it writes an append-only file.
     pub append_only: bool,
     /// The replicas that are connected.
@@ -82,6 +78,17 @@ pub struct NodeConfig {
     pub zset_listpack_value: u64,
 }
 
+/// What a node says of its memory.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct NodeMemory {
+    /// Bytes in use.
+    pub used: u64,
+    /// The most bytes that it may use; 0 without a limit.
+    pub limit: u64,
+    /// What it does beyond the limit; `noeviction` loses nothing.
+    pub policy: String,
+}
+
 const CONFIG: [&str; 7] = [
     "appendfsync",
     "min-replicas-to-write",
@@ -96,6 +103,20 @@ const CONFIG: [&str; 7] = [
 pub(super) async fn read(node: Arc<Node>, deadline: &Deadline) -> NodeReading {
     let reading = facts(&node, deadline).await;
     NodeReading { address: node.door().address.to_string(), reading }
+}
+
+/// Reads the memory of a node, which takes a tenth of the time of everything that it is.
+pub(super) async fn read_memory(node: Arc<Node>, deadline: &Deadline) -> (String, Result<NodeMemory, CallFailure>) {
+    let address = node.door().address.to_string();
+    let info = node.ask(RedisCommand::new("INFO").arg("memory"), deadline).await.and_then(RedisReply::into_text);
+    (address, info.and_then(|info| memory_of(&info)))
+}
+
+fn memory_of(info: &str) -> Result<NodeMemory, CallFailure> {
+    let text = |name| field(info, name).ok_or_else(|| missing("INFO", name));
+    let number = |name| text(name)?.parse().map_err(|_| missing("INFO", name));
+    let policy = text("maxmemory_policy")?.to_owned();
+    Ok(NodeMemory { used: number("used_memory")?, limit: number("maxmemory")?, policy })
 }
 
 async fn facts(node: &Node, deadline: &Deadline) -> Result<NodeFacts, CallFailure> {
@@ -114,7 +135,7 @@ async fn facts(node: &Node, deadline: &Deadline) -> Result<NodeFacts, CallFailur
 
 fn read_info(info: &str, config: Option<NodeConfig>) -> Result<NodeFacts, CallFailure> {
     let text = |name| field(info, name).ok_or_else(|| missing("INFO", name));
-    let number = |name| text(name)?.parse().map_err(|_| missing("INFO", name));
+    let number = |name| text(name)?.parse::<u64>().map_err(|_| missing("INFO", name));
     let (product, version) = match field(info, "valkey_version") {
         Some(version) => (Product::Valkey, version),
         None => (Product::Redis, text("redis_version")?),
@@ -125,9 +146,7 @@ fn read_info(info: &str, config: Option<NodeConfig>) -> Result<NodeFacts, CallFa
         role: if text("role")? == "master" { Role::Primary } else { Role::Replica },
         run_id: text("run_id")?.to_owned(),
         replication_id: text("master_replid")?.to_owned(),
-        memory_used: number("used_memory")?,
-        memory_limit: number("maxmemory")?,
-        memory_policy: text("maxmemory_policy")?.to_owned(),
+        memory: memory_of(info)?,
         append_only: text("aof_enabled")? == "1",
         replicas: u32::try_from(number("connected_slaves")?).unwrap_or(u32::MAX),
         config,
@@ -179,9 +198,7 @@ mod tests {
             role: Role::Primary,
             run_id: "aa".to_owned(),
             replication_id: "bb".to_owned(),
-            memory_used: 1_000,
-            memory_limit: 0,
-            memory_policy: "noeviction".to_owned(),
+            memory: NodeMemory { used: 1_000, limit: 0, policy: "noeviction".to_owned() },
             append_only: true,
             replicas: 2,
             config: None,

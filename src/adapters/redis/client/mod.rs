@@ -45,7 +45,7 @@ pub use calls::CallAnswers;
 pub use command::RedisCommand;
 pub use directory::Deployment;
 pub use failure::{CallFailure, FailureCause};
-pub use health::{NodeConfig, NodeFacts, NodeReading, Product, Role};
+pub use health::{NodeConfig, NodeFacts, NodeMemory, NodeReading, Product, Role};
 pub use library::FunctionLibrary;
 pub use news::NewsListener;
 pub use reply::RedisReply;
@@ -201,6 +201,14 @@ impl RedisClient {
         let owners = self.directory.owners().into_iter();
         let nodes = owners.map(|(address, _)| self.directory.node(&address));
         join_all(nodes.map(|node| health::read(node, &deadline))).await
+    }
+
+    /// Reads the memory of each primary, by address.
+    pub async fn memory(&self) -> Vec<(String, Result<NodeMemory, CallFailure>)> {
+        let deadline = Deadline::after(self.timeout, &self.clock);
+        let owners = self.directory.owners().into_iter();
+        let nodes = owners.map(|(address, _)| self.directory.node(&address));
+        join_all(nodes.map(|node| health::read_memory(node, &deadline))).await
     }
 
     /// The primaries that are known, by address, each with one of its slots.

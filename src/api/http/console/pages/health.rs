@@ -33,6 +33,7 @@ pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
     }
     page.sections.push(Section { facts, class: "plain", ..Section::default() });
     page.sections.push(stores(&status));
+    page.sections.extend(memory(&status));
     page.sections.push(datasets(&status));
     page.sections.push(calls.shell.section(&["status".to_owned()], GET_STATUS, &serde_json::json!({})));
     Ok(page)
@@ -59,6 +60,27 @@ fn stores(status: &pb::GetStatusResponse) -> Section {
     let rows = status.stores.iter().map(row).collect();
     let table = TableView { columns: heads(&["Store", "State", "#Last answer", "#On disk", "#Free"]), rows };
     Section { title: "Stores".to_owned(), table: Some(table), ..Section::default() }
+}
+
+/// The memory of the servers of stores that keep their data there; none if no store does.
+fn memory(status: &pb::GetStatusResponse) -> Option<Section> {
+    let row = |(store, memory): (&pb::StoreStatus, &pb::StoreMemory)| {
+        let allowed = if memory.limit_bytes == 0 { "no limit".to_owned() } else { size(memory.limit_bytes) };
+        let policy = if memory.eviction_policy.is_empty() { "refuses" } else { &memory.eviction_policy };
+        let cells = vec![
+            cell("Server", &memory.server),
+            cell("Store", &store.store),
+            number("Used", size(memory.used_bytes)),
+            number("Allowed", allowed),
+            cell("When full", policy),
+        ];
+        TableRow { cells, ..TableRow::default() }
+    };
+    let servers = status.stores.iter().flat_map(|store| store.memory.iter().map(move |memory| (store, memory)));
+    let rows: Vec<TableRow> = servers.map(row).collect();
+    let columns = heads(&["Server", "Store", "#Used", "#Allowed", "When full"]);
+    let section = Section { title: "Memory of stores".to_owned(), ..Section::default() };
+    (!rows.is_empty()).then(|| Section { table: Some(TableView { columns, rows }), ..section })
 }
 
 fn datasets(status: &pb::GetStatusResponse) -> Section {
