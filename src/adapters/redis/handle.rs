@@ -58,9 +58,8 @@ impl StoreHandle for RedisHandle {
     async fn check(&self) -> StoreCheck {
         let refusal = match self.rights.look_at_catalog().await {
             Ok(looked) => looked.refusal(),
-            Err(failure) if matches!(failure.cause, FailureCause::Denied | FailureCause::LoggedOut) => {
-                Some(failure.text)
-            }
+            Err(failure) if failure.cause == FailureCause::Denied => Some(self.rights.refusal_of(&failure)),
+            Err(failure) if failure.cause == FailureCause::LoggedOut => Some(failure.text),
             Err(_) => return StoreCheck::NoAnswer,
         };
         let elsewhere = || self.watch.as_ref().and_then(ServerWatch::refusal);

@@ -15,13 +15,17 @@ use super::limits::REDIS_VERSION_MIN;
 use super::membership::{RedisMembership, SeenMembers};
 use super::news::RedisNews;
 use super::operations::RedisOperations;
-use super::rights::RightsCheck;
+use super::rights::{RightsCheck, lacking_unopened};
 use super::server_report::AskedOfServers;
 use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_domain::limits::STORE_SESSIONS_MAX;
 use tallystone_ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
+
+/// A failure to load the library says so.
+const OF_LIBRARY: &str = "the library of functions";
+const LOAD_AS_ANOTHER: &str = "grant the user FUNCTION LOAD, or load them as another user";
 
 /// Where the queues are, and how they are kept.
 #[derive(Clone, Debug)]
@@ -151,7 +155,7 @@ pub async fn open(
         timeout: options.timeout,
         library: FunctionLibrary { name, code },
     };
-    let client = RedisClient::open(client, Arc::clone(&clock)).await.map_err(|failure| refusal(&at, failure))?;
+    let client = connect(client, options.asked.replicas, &at, &clock).await?;
     let checked = check(&client, &at).await;
     let wire = ClientWire::replicated(Arc::clone(&client), options.asked.replicas, options.timeout);
     let store = RedisQueues::new(Arc::new(wire), Arc::clone(&clock), options.queues);
@@ -169,6 +173,26 @@ pub async fn open(
     }
     let watch = ServerWatch::start(Arc::clone(&client), store, options.asked, clock).await;
     Ok(RedisStores { queues: stores, handle: Arc::new(handle.with_watch(watch)), client })
+}
+
+/// Opens a client. A user who lacks a right for that is told of all that it lacks.
+async fn connect(
+    options: ClientOptions,
+    replicas: u32,
+    at: &str,
+    clock: &Arc<dyn Clock>,
+) -> Result<Arc<RedisClient>, OpenError> {
+    let failure = match RedisClient::open(options.clone(), Arc::clone(clock)).await {
+        Ok(client) => return Ok(client),
+        Err(failure) => failure,
+    };
+    if failure.cause == FailureCause::Denied {
+        let function = QueueLibrary::assemble().function("may");
+        if let Some(why) = lacking_unopened(&options, function, replicas, clock).await {
+            return Err(OpenError::Rights { at: at.to_owned(), why });
+        }
+    }
+    Err(refusal(at, failure))
 }
 
 impl RedisStores {
@@ -211,7 +235,15 @@ fn parts(
 /// Refuses a user with whom a function would fail half way.
 async fn check_rights(rights: &RightsCheck, at: &str) -> Result<(), OpenError> {
     for looked in rights.look().await {
-        let looked = looked.map_err(|failure| failed_probe(at.to_owned(), failure.store_error("ask for rights")))?;
+        let looked = looked.map_err(|failure| match failure.cause {
+            FailureCause::Denied if !failure.text.contains(OF_LIBRARY) => {
+                OpenError::Rights { at: at.to_owned(), why: rights.refusal_of(&failure) }
+            }
+            FailureCause::Denied => {
+                OpenError::Library { at: at.to_owned(), why: rights.refusal_of(&failure), advice: LOAD_AS_ANOTHER }
+            }
+            _ => failed_probe(at.to_owned(), failure.store_error("ask for rights")), // none of its rights
+        })?;
         if let Some(why) = looked.refusal() {
             return Err(OpenError::Rights { at: looked.address, why });
         }
@@ -233,12 +265,8 @@ async fn probe(stores: &QueueStores, store: &RedisQueues) -> Result<(), StoreErr
 fn failed_probe(at: String, error: StoreError) -> OpenError {
     let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
     let is_denied = error.kind == StoreErrorKind::Forbidden;
-    if why.contains("the library of functions") {
-        let advice = if is_denied {
-            "grant the user FUNCTION LOAD, or load them as another user"
-        } else {
-            "the log of Redis says more"
-        };
+    if why.contains(OF_LIBRARY) {
+        let advice = if is_denied { LOAD_AS_ANOTHER } else { "the log of Redis says more" };
         return OpenError::Library { at, why, advice };
     }
     if is_denied { OpenError::Denied { at, why } } else { OpenError::Store { at, source: error } }

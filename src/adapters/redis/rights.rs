@@ -8,8 +8,11 @@ use std::sync::Arc;
 
 use futures_util::future::join_all;
 
-use super::client::{CallFailure, RedisClient, RedisCommand, RedisReply, Slot};
+use super::client::{
+    CallFailure, ClientOptions, Deployment, FailureCause, RedisClient, RedisCommand, RedisReply, Slot, ask_unopened,
+};
 use super::keys::{NO_KEY, REVISION};
+use tallystone_ports::Clock;
 
 /// The commands of the functions, each with what follows its key. `library` writes them into the library.
 pub(super) const OF_FUNCTIONS: [&str; 39] = [
@@ -69,6 +72,10 @@ const OF_SERVERS: [&str; 9] = [
 const WAIT: &str = "WAIT 1 1";
 /// Without these other servers learn of messages late; on a cluster the shorter list is another.
 const OF_NEWS: [&str; 3] = ["PUBLISH *n v", "SUBSCRIBE *n", "UNSUBSCRIBE *n"];
+/// Without it nobody knows which node of a cluster serves a slot.
+const OF_CLUSTERS: &str = "CLUSTER SLOTS";
+/// What a server also uses, as ACL rules name it, and can do without: what is declared, loaded by another user, or taken for granted.
+const ALSO_USED: [&str; 3] = ["config|get", "function|load", "role"];
 const OF_CLUSTER_NEWS: [&str; 4] = ["CLUSTER MYID", "SPUBLISH *n v", "SSUBSCRIBE *n", "SUNSUBSCRIBE *n"];
 /// Keys like all others: one that servers share, and one of a shard that nobody has.
 const SAMPLES: [&str; 2] = [NO_KEY, "{AAAAAAAAAAAAAAAA.0}~"];
@@ -78,6 +85,11 @@ const DEFAULT_USER: &str = "default";
 /// Asks servers what their user may not do.
 pub struct RightsCheck {
     client: Arc<RedisClient>,
+    question: RightsQuestion,
+}
+
+/// What is asked of a server.
+struct RightsQuestion {
     /// The full name of the function that looks.
     function: String,
     needed: Vec<String>,
@@ -101,13 +113,8 @@ impl RightsCheck {
     /// The check of a client, whose library has this name of the function `may`. Replicas that have to have each change are
     /// waited for.
     pub fn new(client: Arc<RedisClient>, function: String, replicas: u32) -> Self {
-        let (of_functions, of_servers) = (OF_FUNCTIONS.map(with_key), OF_SERVERS.map(str::to_owned));
-        let mut needed: Vec<String> = of_functions.into_iter().chain(of_servers).collect();
-        if replicas > 0 {
-            needed.push(WAIT.to_owned());
-        }
-        let wanted: &[&str] = if client.is_cluster() { &OF_CLUSTER_NEWS } else { &OF_NEWS };
-        Self { client, function, needed: on_samples(needed), wanted: on_samples(wanted) }
+        let question = RightsQuestion::new(function, client.is_cluster(), replicas);
+        Self { client, question }
     }
 
     /// What the user lacks at each primary.
@@ -123,15 +130,86 @@ impl RightsCheck {
     }
 
     async fn ask(&self, address: String, slot: Slot) -> Result<LackingRights, CallFailure> {
-        let asked: Vec<&String> = self.needed.iter().chain(&self.wanted).collect();
-        let asked = RedisCommand::fcall_ro::<&str, _>(&self.function, &[], &asked);
-        let answer = self.client.call_one(slot, asked).await?.into_list()?;
-        let refused: Result<Vec<String>, CallFailure> = answer.into_iter().map(RedisReply::into_text).collect();
-        let refused = refused?;
-        let user = self.client.user().unwrap_or(DEFAULT_USER).to_owned();
-        let among = |commands: &[String]| names(refused.iter().filter(|refused| commands.contains(refused)));
-        Ok(LackingRights { address, user, needed: among(&self.needed), wanted: among(&self.wanted) })
+        let answer = self.client.call_one(slot, self.question.command()).await?;
+        self.question.read(answer, address, self.user())
     }
+
+    /// Why nothing can be asked of a server whose user may not even do that, with the command that grants all rights.
+    pub fn refusal_of(&self, failure: &CallFailure) -> String {
+        unaskable(failure, self.user())
+    }
+
+    fn user(&self) -> &str {
+        self.client.user().unwrap_or(DEFAULT_USER)
+    }
+}
+
+impl RightsQuestion {
+    fn new(function: String, is_cluster: bool, replicas: u32) -> Self {
+        let (of_functions, of_servers) = (OF_FUNCTIONS.map(with_key), OF_SERVERS.map(str::to_owned));
+        let mut needed: Vec<String> = of_functions.into_iter().chain(of_servers).collect();
+        if replicas > 0 {
+            needed.push(WAIT.to_owned());
+        }
+        if is_cluster {
+            needed.push(OF_CLUSTERS.to_owned());
+        }
+        let wanted: &[&str] = if is_cluster { &OF_CLUSTER_NEWS } else { &OF_NEWS };
+        Self { function, needed: on_samples(needed), wanted: on_samples(wanted) }
+    }
+
+    fn command(&self) -> RedisCommand {
+        let asked: Vec<&String> = self.needed.iter().chain(&self.wanted).collect();
+        RedisCommand::fcall_ro::<&str, _>(&self.function, &[], &asked)
+    }
+
+    fn read(&self, answer: RedisReply, address: String, user: &str) -> Result<LackingRights, CallFailure> {
+        let refused: Result<Vec<String>, CallFailure> =
+            answer.into_list()?.into_iter().map(RedisReply::into_text).collect();
+        let refused = refused?;
+        let among = |commands: &[String]| names(refused.iter().filter(|refused| commands.contains(refused)));
+        let (needed, wanted) = (among(&self.needed), among(&self.wanted));
+        Ok(LackingRights { address, user: user.to_owned(), needed, wanted })
+    }
+}
+
+/// What the user of a deployment lacks for which no client can be opened: all of it, with the command that grants it. None if that
+/// is not what is wrong, or nobody answers.
+pub async fn lacking_unopened(
+    options: &ClientOptions,
+    function: String,
+    replicas: u32,
+    clock: &Arc<dyn Clock>,
+) -> Option<String> {
+    let is_cluster = matches!(options.deployment, Deployment::Cluster { .. });
+    let question = RightsQuestion::new(function, is_cluster, replicas);
+    let user = options.login.as_ref().and_then(|login| login.user.as_deref()).unwrap_or(DEFAULT_USER);
+    match ask_unopened(options, &question.command(), clock).await? {
+        Ok(answer) => question.read(answer, String::new(), user).ok()?.refusal(),
+        Err(failure) if failure.cause == FailureCause::Denied => Some(unaskable(&failure, user)),
+        Err(_) => None, // the failure to open says more
+    }
+}
+
+/// Why a user cannot be asked for its rights, with the command that grants all of them.
+fn unaskable(failure: &CallFailure, user: &str) -> String {
+    format!(
+        "{}; without FCALL_RO and FUNCTION LOAD nobody can ask which rights the user {user} lacks; {} grants all of them, as Access \
+         in docs/redis-keys.md says",
+        failure.text,
+        grant(user, used_rights().iter().map(String::as_str))
+    )
+}
+
+/// All rights that a server uses, as ACL rules name them.
+fn used_rights() -> Vec<String> {
+    needed_rights().into_iter().chain(ALSO_USED.map(str::to_owned)).collect()
+}
+
+/// The command that grants rights.
+fn grant<'r>(user: &str, rights: impl Iterator<Item = &'r str>) -> String {
+    let rights: String = rights.map(|right| format!(" +{right}")).collect();
+    format!("ACL SETUSER {user} ~{{* &{{*{rights}")
 }
 
 impl LackingRights {
@@ -152,8 +230,9 @@ impl LackingRights {
     }
 
     fn mended_by(&self, commands: &[String]) -> String {
-        let rights: String = commands.iter().map(|command| format!(" +{}", right(command))).collect();
-        format!("ACL SETUSER {} ~{{* &{{*{rights}, and see Access in docs/redis-keys.md for all rights", self.user)
+        let rights: Vec<String> = commands.iter().map(|command| right(command)).collect();
+        let grant = grant(&self.user, rights.iter().map(String::as_str));
+        format!("{grant}, and see Access in docs/redis-keys.md for all rights")
     }
 }
 
@@ -161,7 +240,7 @@ impl LackingRights {
 /// functions themselves need.
 pub fn needed_rights() -> Vec<String> {
     let of_functions = OF_FUNCTIONS.map(with_key);
-    let others = OF_SERVERS.iter().chain([&WAIT]).chain(&OF_NEWS).chain(&OF_CLUSTER_NEWS);
+    let others = OF_SERVERS.iter().chain([&WAIT, &OF_CLUSTERS]).chain(&OF_NEWS).chain(&OF_CLUSTER_NEWS);
     let all: Vec<String> = of_functions.into_iter().chain(others.map(|command| (*command).to_owned())).collect();
     names(all.iter()).iter().map(|name| right(name)).collect()
 }

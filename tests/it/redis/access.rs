@@ -10,6 +10,7 @@ use tallystone::adapters::redis::{OpenError, RedisStoreOptions, RedisStores, nee
 
 use super::opening::{opened, stores};
 use super::*;
+use crate::servers::redis::RedisCluster;
 use crate::support::harness::{Server, eventually as holds_within};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -97,9 +98,8 @@ fn a_user_with_the_documented_rights_can_do_all_that_a_server_does_and_no_more()
 }
 
 /// Rights that the check does not ask for: without `config|get` the tier is declared, another user may load the functions, and a
-/// role that is not told is taken for that of a primary. A client of a cluster cannot be opened without `cluster|slots`; without
-/// `cluster|nodes` it goes by the last reading.
-const NOT_ASKED_FOR: [&str; 5] = ["cluster|nodes", "cluster|slots", "config|get", "function|load", "role"];
+/// role that is not told is taken for that of a primary. Without `cluster|nodes` a client of a cluster goes by the last reading.
+const NOT_ASKED_FOR: [&str; 4] = ["cluster|nodes", "config|get", "function|load", "role"];
 
 #[test]
 fn the_page_of_keys_names_exactly_the_rights_that_servers_need() {
@@ -204,7 +204,7 @@ async fn without_any_one_right_that_queues_need_no_server_starts_and_the_right_i
             let without: Vec<&str> = all.split(' ').filter(|word| word.strip_prefix('+') != Some(right)).collect();
             let answer = open_as(&server, &without.join(" ")).await;
             let is_optional = NOT_ASKED_FOR.contains(&right)
-                || ["wait", "cluster|myid", "publish", "subscribe", "unsubscribe"].contains(&right)
+                || ["wait", "cluster|myid", "cluster|slots", "publish", "subscribe", "unsubscribe"].contains(&right)
                 || ["spublish", "ssubscribe", "sunsubscribe"].contains(&right);
             match answer {
                 Ok(opened) if is_optional => opened.handle.close().await,
@@ -219,6 +219,70 @@ async fn without_any_one_right_that_queues_need_no_server_starts_and_the_right_i
         }
     })
     .await;
+}
+
+/// The rules of the line that a text offers to an administrator, without its command and user.
+fn offered(text: &str) -> Vec<String> {
+    let (_, line) = text.split_once("ACL SETUSER tallystone ").unwrap_or_else(|| panic!("no line: {text}"));
+    let is_rule = |word: &&str| word.starts_with(['~', '&', '+']);
+    line.split(' ').take_while(is_rule).map(|word| word.trim_end_matches([',', ';']).to_owned()).collect()
+}
+
+/// The rights that a server cannot do without, whatever it needs them for: to connect, to ask, to find its way, and to serve.
+const MISSING: [&[&str]; 6] = [
+    &["info", "ping"],
+    &["ping", "zadd", "hset", "memory|usage"],
+    &["info", "zscore", "xtrim"],
+    &["fcall_ro", "info", "ping", "hset"],
+    &["fcall", "fcall_ro"],
+    &["function|load", "info", "ping"],
+];
+
+#[tokio::test]
+async fn all_missing_rights_are_told_at_once_with_the_line_that_grants_them() {
+    on_each_build(&RedisSettings::default(), async |server| {
+        for missing in MISSING {
+            server.flush_functions();
+            let all = documented_user();
+            let is_there = |word: &&str| word.strip_prefix('+').is_none_or(|right| !missing.contains(&right));
+            let without: Vec<&str> = all.split(' ').filter(is_there).collect();
+            let told = open_as(&server, &without.join(" ")).await.err().unwrap_or_else(|| panic!("{missing:?}"));
+            let text = told.to_string();
+            let rules = offered(&text);
+            for right in missing {
+                assert!(rules.contains(&format!("+{right}")), "{right} of {missing:?}: {text}");
+            }
+            let line: Vec<&str> =
+                ["ACL", "SETUSER", "tallystone"].into_iter().chain(rules.iter().map(String::as_str)).collect();
+            server.cli(&line);
+            let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.into() });
+            let opened = opened(RedisStoreOptions { login, ..stores(single(&server)) }).await;
+            opened.unwrap_or_else(|error| panic!("after {line:?}: {error}")).handle.close().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn on_a_cluster_the_rights_that_are_missing_to_find_its_slots_are_told_with_all_others() {
+    let Some(cluster) = or_skip(RedisCluster::start(Build::Redis7)) else { return };
+    let missing = ["+cluster|slots", "+info", "+hset"];
+    let all = documented_user();
+    let rules: Vec<&str> = all.split(' ').skip(2).filter(|word| !missing.contains(word)).collect();
+    for node in &cluster.nodes {
+        node.cli(&[&["ACL", "SETUSER", "tallystone", "reset"], &rules[..]].concat());
+    }
+    let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.into() });
+    let options =
+        || RedisStoreOptions { login: login.clone(), ..stores(Deployment::Cluster { seeds: cluster.addresses() }) };
+    let told = opened(options()).await.err().expect("it is refused").to_string();
+    let offered = offered(&told);
+    assert!(missing.iter().all(|right| offered.iter().any(|rule| rule == right)), "{told}");
+    let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
+    for node in &cluster.nodes {
+        node.cli(&[&["ACL", "SETUSER", "tallystone"], &offered[..]].concat());
+    }
+    opened(options()).await.unwrap_or_else(|error| panic!("{error}")).handle.close().await;
 }
 
 #[tokio::test]

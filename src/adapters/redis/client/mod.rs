@@ -34,9 +34,11 @@ use crate::client::calls::Calls;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::news::Subscriptions;
+use crate::client::node::Node;
 use crate::client::primary_watch::PrimaryWatch;
 use crate::client::replicas::ReplicaWaits;
-use crate::limits::{REDIS_MOVING_PAUSE_MAX, REDIS_START_WITHIN};
+use crate::client::wire::{Door, NodeKind};
+use crate::limits::{REDIS_ASKED_AT_ONCE_MAX, REDIS_MOVING_PAUSE_MAX, REDIS_START_WITHIN};
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_coalesce::DetachedTasks;
 use tallystone_ports::Clock;
@@ -242,6 +244,53 @@ impl RedisClient {
             let _ = directory.look_up(seen).await;
             looks.store(false, Ordering::Relaxed);
         });
+    }
+}
+
+/// Asks a node of a deployment for which no client can be opened, because its user lacks a right. It needs no right but that to the
+/// command, and to load the library where a function is missing. None if no node is known.
+pub async fn ask_unopened(
+    options: &ClientOptions,
+    command: &RedisCommand,
+    clock: &Arc<dyn Clock>,
+) -> Option<Result<RedisReply, CallFailure>> {
+    let ClientOptions { deployment, login, tls, library, .. } = options;
+    let directory = Directory::new(deployment.clone(), login.clone(), tls.clone(), Arc::clone(clock));
+    let deadline = Deadline::after(REDIS_START_WITHIN, clock);
+    // Without an answer the configured addresses are asked.
+    let _ = deadline.meet(directory.look_up(directory.lookups())).await;
+    let owners = directory.owners().into_iter().map(|(address, _)| address);
+    let configured: Vec<Arc<str>> = match deployment {
+        Deployment::Cluster { seeds } => seeds.iter().map(|seed| Arc::from(seed.as_str())).collect(),
+        Deployment::Single { .. } | Deployment::Sentinel { .. } => Vec::new(),
+    };
+    let mut last = None;
+    for address in owners.chain(configured).take(REDIS_ASKED_AT_ONCE_MAX) {
+        let door = Door { address, login: login.clone(), tls: tls.clone(), kind: NodeKind::Unchecked };
+        let node = Node::new(door, Arc::clone(clock));
+        let answer = ask_loaded(&node, command, library, &deadline).await;
+        node.hang_up();
+        if answer.is_ok() {
+            return Some(answer);
+        }
+        last = Some(answer);
+    }
+    last
+}
+
+/// Asks a node; again with the library if it lacks the function.
+async fn ask_loaded(
+    node: &Node,
+    command: &RedisCommand,
+    library: &FunctionLibrary,
+    deadline: &Deadline,
+) -> Result<RedisReply, CallFailure> {
+    match node.ask(command.clone(), deadline).await {
+        Err(failure) if failure.text.contains("Function not found") => {
+            node.load(library, node.loads(), deadline).await?;
+            node.ask(command.clone(), deadline).await
+        }
+        answered => answered,
     }
 }
 

@@ -53,6 +53,8 @@ pub(super) enum NodeKind {
     Member,
     /// A Sentinel.
     Sentinel,
+    /// Any of them: whoever asks it knows what it may be.
+    Unchecked,
 }
 
 /// How to reach a node.
@@ -135,7 +137,7 @@ impl Wire {
         let (clock, in_flight, silent_since_micros) = (Arc::clone(clock), AtomicUsize::new(0), AtomicU64::new(0));
         let mut wire =
             Self { connection, served_by, clock, is_broken, in_flight, silent_since_micros, _driver: driver };
-        if door.kind != NodeKind::Sentinel {
+        if matches!(door.kind, NodeKind::Alone | NodeKind::Member) {
             deadline.meet(wire.identify(door)).await.ok_or_else(late)??;
         }
         Ok(wire)
