@@ -10,6 +10,7 @@ pub mod memory;
 mod opened;
 pub mod pem;
 pub mod rollup_rpc;
+pub mod store_password;
 pub mod store_tls;
 pub mod system;
 

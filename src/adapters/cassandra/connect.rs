@@ -4,6 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
+use scylla::authentication::{AuthError, AuthenticatorProvider, AuthenticatorSession, PlainTextAuthenticator};
 use scylla::client::execution_profile::ExecutionProfile;
 use scylla::client::session::Session;
 use scylla::client::session_builder::SessionBuilder;
@@ -16,6 +18,7 @@ use crate::limits::CASSANDRA_DEFINE_WITHIN;
 use crate::request_failure::RequestFailure;
 use crate::schema::{self, SchemaState};
 use crate::startup_deadline::StartupDeadline;
+use tallystone_adapters::store_password::StorePassword;
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_ports::{Clock, StoreError, StoreErrorKind};
 
@@ -39,7 +42,8 @@ pub struct Options {
 #[derive(Clone)]
 pub struct Credentials {
     pub user: String,
-    pub password: String,
+    /// Read again for each new connection, if a file holds it.
+    pub password: StorePassword,
 }
 
 impl std::fmt::Debug for Credentials {
@@ -234,10 +238,25 @@ async fn session_of(options: &Options, consistency: Consistency) -> Result<Sessi
         .refresh_metadata_on_auto_schema_agreement(false)
         .schema_agreement_interval(Duration::from_millis(20))
         .schema_agreement_timeout(CASSANDRA_DEFINE_WITHIN);
-    if let Some(Credentials { user, password }) = &options.credentials {
-        builder = builder.user(user, password);
+    if let Some(credentials) = &options.credentials {
+        builder = builder.authenticator_provider(Arc::new(CurrentCredentials(credentials.clone())));
     }
     builder.tls_context(options.tls.as_ref().map(|tls| Arc::clone(tls.config()))).build().await
+}
+
+/// Shows user and password at each new connection as they are then.
+struct CurrentCredentials(Credentials);
+
+#[async_trait]
+impl AuthenticatorProvider for CurrentCredentials {
+    async fn start_authentication_session(
+        &self,
+        authenticator: &str,
+    ) -> Result<(Option<Vec<u8>>, Box<dyn AuthenticatorSession>), AuthError> {
+        let Credentials { user, password } = &self.0;
+        let shown = PlainTextAuthenticator::new(user.clone(), password.current().to_string());
+        shown.start_authentication_session(authenticator).await
+    }
 }
 
 /// Distinguishes wrong credentials from an unreachable cluster; the driver reports both as texts of its layers.

@@ -9,6 +9,7 @@ use std::time::Duration;
 use serde::Deserialize;
 
 use crate::config::ListenAddress;
+use tallystone_adapters::store_password::StorePassword;
 use tallystone_cassandra::schema::Replication;
 use tallystone_domain::limits::MEMCACHED_SERVERS_MAX;
 use tallystone_domain::queue::Durability;
@@ -145,13 +146,13 @@ pub struct Servers(Vec<Vec<String>>);
 
 impl ClusterConfig {
     /// The password of the cluster, from its file if it is in one.
-    pub fn password(&self) -> Result<String, String> {
-        read_password("password", &self.password, &self.password_file)
+    pub fn password(&self) -> Result<StorePassword, String> {
+        store_password("password", &self.password, &self.password_file)
     }
 
     /// The password of its Sentinels, likewise.
-    pub fn sentinel_password(&self) -> Result<String, String> {
-        read_password("sentinel_password", &self.sentinel_password, &self.sentinel_password_file)
+    pub fn sentinel_password(&self) -> Result<StorePassword, String> {
+        store_password("sentinel_password", &self.sentinel_password, &self.sentinel_password_file)
     }
 
     /// The timeout for each of three waits of a call: for a send slot, for a connection, for the response.
@@ -160,17 +161,17 @@ impl ClusterConfig {
     }
 }
 
-fn read_password(setting: &str, password: &str, file: &Path) -> Result<String, String> {
+/// A password of the settings. That of a file is read again for each new connection.
+fn store_password(setting: &str, password: &str, file: &Path) -> Result<StorePassword, String> {
     if file.as_os_str().is_empty() {
-        return Ok(password.to_owned());
+        return Ok(StorePassword::from(password));
     }
-    let text = std::fs::read_to_string(file).map_err(|error| {
+    StorePassword::of_file(file.to_owned()).map_err(|error| {
         format!(
             "cannot read {}, the {setting}_file of the cluster: {error}; correct {setting}_file, or set {setting} instead",
             file.display()
         )
-    })?;
-    Ok(text.trim_end_matches(['\r', '\n']).to_owned())
+    })
 }
 
 impl Servers {

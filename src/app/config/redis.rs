@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::config::{ClusterConfig, ClusterKind, Config, QueueEngine, RedisTopology};
+use tallystone_adapters::store_password::StorePassword;
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_domain::limits::{REDIS_REPLICAS_MAX, REDIS_SERVERS_MAX};
 use tallystone_redis::client::{Deployment, Login};
@@ -34,7 +35,7 @@ pub fn client_options(cluster: &ClusterConfig) -> Result<RedisReach, String> {
 }
 
 /// A password without a user is that of the default user.
-fn login(user: &str, password: String) -> Option<Login> {
+fn login(user: &str, password: StorePassword) -> Option<Login> {
     let user = (!user.is_empty()).then(|| user.to_owned());
     (user.is_some() || !password.is_empty()).then_some(Login { user, password })
 }
@@ -145,7 +146,8 @@ mod tests {
         };
         let (deployment, login, _, timeout) = options(&[("clusters.main.password", "secret")]);
         assert!(matches!(deployment, Deployment::Single { address } if address == "127.0.0.1:6379"));
-        assert_eq!(login.map(|login| (login.user, login.password)), Some((None, "secret".to_owned())));
+        let login = login.map(|login| (login.user, login.password.current().to_string()));
+        assert_eq!(login, Some((None, "secret".to_owned())));
         assert_eq!(timeout, Duration::from_secs(2));
         let two = ("clusters.main.servers", "a:1,b:2");
         let (deployment, ..) = options(&[two, ("clusters.main.topology", "cluster")]);

@@ -38,7 +38,7 @@ async fn deaf_client(server: &QueueServer) -> Arc<RedisClient> {
     let QueueLibrary { name, code, .. } = QueueLibrary::assemble();
     let options = ClientOptions {
         deployment: Deployment::Single { address: server.address().to_string() },
-        login: Some(Login { user: Some("deaf".to_owned()), password: "pw".to_owned() }),
+        login: Some(Login { user: Some("deaf".to_owned()), password: "pw".into() }),
         tls: None,
         timeout: FOUND_WITHIN,
         library: FunctionLibrary { name, code },

@@ -89,7 +89,7 @@ async fn open(redis: &RedisServer, clock: &Arc<dyn Clock>) -> RedisStores {
     let deployment = Deployment::Single { address: redis.address().to_string() };
     let asked = AskedOfServers { replicas: 0, declared: None };
     // All that the calls of queues need is within the rights that the manual names.
-    let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.to_owned() });
+    let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.into() });
     let options = RedisStoreOptions { deployment, login, tls: None, timeout: TIMEOUT, queues, asked };
     redis::open(options, Arc::clone(clock), Arc::new(SystemEntropy)).await.unwrap_or_else(|error| panic!("{error}"))
 }

@@ -9,3 +9,4 @@ mod hot_counters;
 mod late_slices;
 mod memcached;
 mod over_tls;
+mod rotated_password;

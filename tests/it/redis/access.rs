@@ -191,7 +191,7 @@ async fn open_as(server: &RedisServer, rules: &str) -> Result<RedisStores, OpenE
     let words: Vec<&str> =
         ["ACL", "SETUSER", "tallystone", "reset"].into_iter().chain(rules.split(' ').skip(2)).collect();
     server.cli(&words);
-    let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.to_owned() });
+    let login = Some(Login { user: Some("tallystone".to_owned()), password: PASSWORD.into() });
     opened(RedisStoreOptions { login, ..stores(single(server)) }).await
 }
 

@@ -14,6 +14,7 @@ mod memory;
 mod news;
 mod opening;
 mod over_tls;
+mod passwords;
 mod refusals;
 mod replicas;
 mod rewound;

@@ -101,7 +101,7 @@ async fn a_wrong_or_missing_password_is_called_so() {
     let settings = RedisSettings { password: Some("secret".to_owned()), ..RedisSettings::default() };
     on_each_build(&settings, async |server| {
         let with = |password: Option<&str>| {
-            let login = password.map(|password| Login { user: None, password: password.to_owned() });
+            let login = password.map(|password| Login { user: None, password: password.into() });
             RedisStoreOptions { login, ..stores(single(&server)) }
         };
         for wrong in [None, Some("wrong")] {
@@ -137,7 +137,7 @@ async fn a_single_server_that_was_called_a_cluster_is_told() {
 async fn a_user_who_may_not_load_functions_is_told() {
     let rules = ["user worker on >pw ~* &* +@all -function"];
     on_each_build(&RedisSettings::of(&rules), async |server| {
-        let login = Some(Login { user: Some("worker".to_owned()), password: "pw".to_owned() });
+        let login = Some(Login { user: Some("worker".to_owned()), password: "pw".into() });
         let options = || RedisStoreOptions { login: login.clone(), ..stores(single(&server)) };
         let told = refusal(options()).await;
         assert!(matches!(told, OpenError::Library { .. }), "{told:?}");

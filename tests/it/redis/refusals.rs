@@ -7,7 +7,7 @@ use super::*;
 use crate::servers::redis::ReplicaPair;
 
 fn login(user: Option<&str>, password: &str) -> Option<Login> {
-    Some(Login { user: user.map(str::to_owned), password: password.to_owned() })
+    Some(Login { user: user.map(str::to_owned), password: password.into() })
 }
 
 #[tokio::test]

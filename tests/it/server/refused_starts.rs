@@ -148,7 +148,7 @@ fn a_user_who_may_not_do_what_a_server_does_is_told_what_to_grant() {
     let made = || run(&["migrate", "apply"], &superuser).0 == 0;
     assert!(eventually(KNOWN_WITHIN, made), "{}", run(&["migrate", "apply"], &superuser).1);
     let grant = |statement: &str| {
-        let credentials = Credentials { user: "cassandra".to_owned(), password: "cassandra".to_owned() };
+        let credentials = Credentials { user: "cassandra".to_owned(), password: "cassandra".into() };
         query(&address, Some(credentials), statement);
     };
     grant("CREATE ROLE ann WITH PASSWORD = 'hunter2' AND LOGIN = true");

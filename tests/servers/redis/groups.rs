@@ -68,6 +68,13 @@ impl SentinelGroup {
         Ok(group)
     }
 
+    /// Sends a command to each Sentinel.
+    pub fn ask_sentinels(&self, words: &[&str]) {
+        for (address, ..) in &self.sentinels {
+            cli::send(*address, None, words).unwrap_or_else(|error| panic!("{words:?}: {error}"));
+        }
+    }
+
     /// Where the Sentinels listen.
     pub fn sentinels(&self) -> Vec<String> {
         self.addresses().iter().map(SocketAddr::to_string).collect()

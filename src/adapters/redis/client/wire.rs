@@ -25,6 +25,7 @@ use crate::client::failure::{CallFailure, FailureCause, judge};
 use crate::client::info::field;
 use crate::client::reply::RedisReply;
 use crate::limits::{REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECT_WITHIN};
+use tallystone_adapters::store_password::StorePassword;
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_coalesce::DetachedTasks;
 use tallystone_ports::Clock;
@@ -35,7 +36,7 @@ pub struct Login {
     /// The name; none for the default user.
     pub user: Option<String>,
     /// The password.
-    pub password: String,
+    pub password: StorePassword,
 }
 
 impl fmt::Debug for Login {
@@ -154,7 +155,7 @@ impl Wire {
         // Users need no permission to name their library.
         let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
         if let Some(login) = &door.login {
-            settings = settings.set_password(&login.password);
+            settings = settings.set_password(&*login.password.current());
             if let Some(user) = &login.user {
                 settings = settings.set_username(user);
             }
