@@ -12,7 +12,7 @@ use crate::value::FromRow as _;
 use tallystone_ports::{CATALOG_LOST, StoreCheck, StoreErrorKind};
 
 /// The tables that are named; the others are counted.
-const NAMED_MAX: usize = 5;
+const TABLES_NAMED: usize = 5;
 
 /// Asks a keyspace once, without retries.
 pub async fn check(requests: &RequestRunner, keyspace: &str) -> StoreCheck {
@@ -37,12 +37,12 @@ pub async fn check(requests: &RequestRunner, keyspace: &str) -> StoreCheck {
 fn tables_lost(tables: &[String]) -> Option<String> {
     let expected = schema::tables();
     let missing: Vec<&str> = expected.into_iter().filter(|table| tables.iter().all(|has| has != table)).collect();
-    let named = missing.iter().take(NAMED_MAX).copied().collect::<Vec<_>>().join(", ");
+    let named = missing.iter().take(TABLES_NAMED).copied().collect::<Vec<_>>().join(", ");
     let what = match missing.len() {
         0 => return None,
         _ if tables.is_empty() => "the keyspace or all of its tables".to_owned(),
-        1..=NAMED_MAX => format!("the tables {named}"),
-        all => format!("the tables {named} and {} more", all - NAMED_MAX),
+        1..=TABLES_NAMED => format!("the tables {named}"),
+        all => format!("the tables {named} and {} more", all - TABLES_NAMED),
     };
     Some(format!(
         "STORE_LOST: {what} were dropped; restore a snapshot of the keyspace, or all of its data, and restart the servers"
@@ -56,13 +56,13 @@ mod tests {
     #[test]
     fn tables_of_the_schema_that_are_gone_are_named_with_what_to_do() {
         let all: Vec<String> = schema::tables().into_iter().map(str::to_owned).collect();
-        assert!(all.len() > NAMED_MAX && all.iter().any(|table| table == "catalog"), "{all:?}");
+        assert!(all.len() > TABLES_NAMED && all.iter().any(|table| table == "catalog"), "{all:?}");
         let slices = [&all[..], &["events_7".to_owned()]].concat();
         assert_eq!(tables_lost(&slices), None, "tables of slices come and go");
         let one = tables_lost(&all[1..]).expect("one is missing");
         assert!(one.contains(&format!("the tables {} were dropped; restore", all[0])), "{one}");
         let most = tables_lost(&all[..1]).expect("most are missing");
-        assert!(most.contains(&format!("and {} more", all.len() - 1 - NAMED_MAX)), "{most}");
+        assert!(most.contains(&format!("and {} more", all.len() - 1 - TABLES_NAMED)), "{most}");
         assert!(tables_lost(&[]).is_some_and(|all| all.contains("the keyspace or all of its tables")));
     }
 }
