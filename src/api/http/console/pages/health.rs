@@ -80,7 +80,7 @@ fn memory(status: &pb::GetStatusResponse) -> Option<Section> {
     let rows: Vec<TableRow> = servers.map(row).collect();
     let columns = heads(&["Server", "Store", "#Used", "#Allowed", "When full"]);
     let section = Section { title: "Memory of stores".to_owned(), ..Section::default() };
-    (!rows.is_empty()).then(|| Section { table: Some(TableView { columns, rows }), ..section })
+    (!rows.is_empty()).then_some(Section { table: Some(TableView { columns, rows }), ..section })
 }
 
 fn datasets(status: &pb::GetStatusResponse) -> Section {
