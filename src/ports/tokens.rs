@@ -32,6 +32,9 @@ pub trait TokenFormat: Send + Sync + 'static {
     /// The issuer that a token names.
     fn issuer_of(&self, token: &str) -> Result<String, TokenRefusal>;
 
+    /// The id of the key that a token names; none if it names none. It proves as little.
+    fn key_of(&self, token: &str) -> Option<String>;
+
     /// Reads the keys that an issuer publishes.
     fn keys(&self, document: &[u8], policy: &IssuerPolicy) -> Result<Arc<dyn SigningKeys>, KeyDocumentError>;
 }

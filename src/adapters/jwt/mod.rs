@@ -38,6 +38,10 @@ impl TokenFormat for Jwt {
         claims.map(|claims| claims.iss).map_err(|_| TokenRefusal::Malformed)
     }
 
+    fn key_of(&self, token: &str) -> Option<String> {
+        TokenHead::of(token)?.kid
+    }
+
     fn keys(&self, document: &[u8], policy: &IssuerPolicy) -> Result<Arc<dyn SigningKeys>, KeyDocumentError> {
         Ok(Arc::new(key_set::JwkKeys::read(document, policy)?))
     }

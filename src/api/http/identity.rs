@@ -5,17 +5,19 @@
 //! token can read in it.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use http::{HeaderMap, header};
 use tonic::metadata::MetadataMap;
 
 use crate::errors::ApiError;
 use crate::grpc::rollup_signals::{member_refusal, presented_secret};
+use crate::http::call::{deadline, effective_timeout};
 use crate::http::metrics::{CallMetrics, UnauthenticatedCall};
 use crate::tls::ClientCertificate;
 use tallystone_domain::Reason;
 use tallystone_domain::access::{ApiKey, TokenRefusal};
-use tallystone_engine::access::{AccessKeys, Identity, KeyRefusal, Tokens};
+use tallystone_engine::access::{AccessKeys, Identity, KeyRefusal, TokenDenial, Tokens};
 use tallystone_engine::rolling::SignalReceiver;
 use tallystone_proto::SECRET_METADATA;
 
@@ -75,7 +77,7 @@ impl IdentityCheck {
         let shown = bearer(one.as_bytes()).ok_or_else(|| self.refusal(UnauthenticatedCall::Invalid))?;
         let Some(key) = ApiKey::parse(shown) else {
             // Boxed, so that calls with keys, which are more, do not reserve its space.
-            return Box::pin(self.caller_of_token(shown)).await.map(Some);
+            return Box::pin(self.caller_of_token(shown, time_of(headers))).await.map(Some);
         };
         match self.known()?.keys.identify(&key) {
             Ok(identity) => Ok(Some(identity)),
@@ -84,7 +86,7 @@ impl IdentityCheck {
         }
     }
 
-    async fn caller_of_token(&self, shown: &[u8]) -> Result<Arc<Identity>, ApiError> {
+    async fn caller_of_token(&self, shown: &[u8], within: Duration) -> Result<Arc<Identity>, ApiError> {
         self.known()?;
         let tokens = self.tokens.get().filter(|tokens| !tokens.issuers().is_empty());
         // Every token has two dots, and no key has one.
@@ -92,7 +94,16 @@ impl IdentityCheck {
         let Some((tokens, token)) = tokens.zip(token) else {
             return Err(self.refusal(UnauthenticatedCall::Invalid));
         };
-        tokens.identify(token).await.map_err(|why| {
+        tokens.identify_within(token, within).await.map_err(|denial| {
+            let why = match denial {
+                TokenDenial::Refused(why) => why,
+                TokenDenial::KeysReadIn(left) => {
+                    let what = "the issuer of the token of the call may have published its key just now, and its keys are \
+                                read again soon; nothing was applied: retry";
+                    let refusal = ApiError::new(Reason::RetryLater, what).without_effect();
+                    return ApiError { retry_after: Some(left), ..refusal };
+                }
+            };
             self.metrics.unauthenticated(match why {
                 TokenRefusal::Expired => UnauthenticatedCall::Expired,
                 _ => UnauthenticatedCall::Invalid, // a metric of tokens says more
@@ -165,6 +176,11 @@ impl IdentityCheck {
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, credential) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| credential.trim_ascii())
+}
+
+/// How long a call has, by its head. One whose deadline cannot be read is refused later.
+fn time_of(headers: &HeaderMap) -> Duration {
+    effective_timeout(deadline(headers).unwrap_or_default(), false)
 }
 
 #[cfg(test)]

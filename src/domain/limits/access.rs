@@ -42,5 +42,7 @@ pub const ISSUER_KEYS_FILE_EVERY: Duration = Duration::from_secs(10);
 pub const ISSUER_KEYS_URL_EVERY: Duration = Duration::from_secs(300);
 /// The least time between two readings, also where a token names an unknown key, or the reading before failed.
 pub const ISSUER_KEYS_PAUSE: Duration = Duration::from_secs(10);
+/// The ids of keys of one issuer of which is remembered that it did not publish them. Beyond it, the oldest are forgotten.
+pub const ISSUER_KEYS_MISSED_MAX: usize = 64;
 /// How long the signing keys of an issuer count after they were last read.
 pub const ISSUER_KEYS_KEPT_MAX: Duration = Duration::from_secs(3_600);

@@ -27,7 +27,7 @@ use tallystone_ports::{Catalog, Clock, Entropy, StoreError};
 pub use accounts::{AccountPermit, PrincipalAccount, PrincipalAccounts, QuotaRefusals};
 pub use change::{IssuedKey, KeyDraft, KeyRotation, KeyUpdate, Lockout, UpdatedKey};
 use ring::KeyRing;
-pub use tokens::{IssuerGauges, IssuerKeys, Tokens, TokensInUse, TrustedIssuer};
+pub use tokens::{IssuerGauges, IssuerKeys, TokenDenial, Tokens, TokensInUse, TrustedIssuer};
 
 /// The version of a key that a caller read.
 pub type KeyEtag = Etag<KeyId>;

@@ -1,5 +1,6 @@
 //! The signing keys of one issuer: read from time to time, and kept for a while when they cannot be read.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,7 +11,9 @@ use tokio::sync::{Notify, watch};
 use crate::access::tokens::TrustedIssuer;
 use crate::stats::Count;
 use tallystone_domain::access::IssuerPolicy;
-use tallystone_domain::limits::{ISSUER_KEYS_KEPT_MAX, ISSUER_KEYS_PAUSE, ISSUER_KEYS_READ_MAX};
+use tallystone_domain::limits::{
+    ISSUER_KEYS_KEPT_MAX, ISSUER_KEYS_MISSED_MAX, ISSUER_KEYS_PAUSE, ISSUER_KEYS_READ_MAX,
+};
 use tallystone_ports::{Clock, KeyDocument, KeyDocumentError, SigningKeys, TokenFormat};
 
 /// An issuer with its keys.
@@ -21,6 +24,7 @@ pub struct IssuerKeys {
     read_every: Duration,
     held: ArcSwapOption<HeldKeys>,
     asked: Mutex<AskedReading>,
+    missed: Mutex<MissedKeys>,
     /// How many readings have ended.
     readings: watch::Sender<u64>,
     /// Wakes whoever reads the keys.
@@ -53,6 +57,24 @@ struct AskedReading {
     at: Option<Duration>,
     /// Whether they are being read.
     is_under_way: bool,
+    /// How many readings have begun.
+    begun: u64,
+}
+
+/// Ids of keys that the issuer did not publish when a token named them first, each with how many readings had begun then. The
+/// oldest is first.
+#[derive(Default)]
+struct MissedKeys(VecDeque<(String, u64)>);
+
+/// Whether keys are read anew for a caller.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum KeysAnew {
+    /// They were.
+    Read,
+    /// Not before this time is over: they were read just now.
+    In(Duration),
+    /// Not: nobody reads them.
+    No,
 }
 
 impl IssuerKeys {
@@ -64,6 +86,7 @@ impl IssuerKeys {
             read_every,
             held: ArcSwapOption::empty(),
             asked: Mutex::default(),
+            missed: Mutex::default(),
             readings: watch::Sender::default(),
             wanted: Notify::new(),
             failures: Count::default(),
@@ -82,31 +105,54 @@ impl IssuerKeys {
         self.wanted.notified().await;
     }
 
-    /// Waits for a reading of the keys: the one under way, or one that this caller asks for. Answers whether there was one; not if a
-    /// caller asked for one just now, or nobody answers.
-    pub(super) async fn wait_for_keys(&self, clock: &dyn Clock) -> bool {
+    /// Waits for a reading of the keys: the one under way, or one that this caller asks for. If they were read just now, `within`
+    /// says how long it may wait for the next time.
+    pub(super) async fn wait_for_keys(&self, clock: &dyn Clock, within: Duration) -> KeysAnew {
         let mut readings = self.readings.subscribe();
-        if !self.ask(clock.elapsed()) {
-            return false;
+        if let Some(left) = self.ask(clock.elapsed()) {
+            if left > within {
+                return KeysAnew::In(left);
+            }
+            clock.sleep(left).await;
+            if let Some(left) = self.ask(clock.elapsed()) {
+                // Another caller has had them read meanwhile.
+                return if readings.has_changed().is_ok_and(|has| has) { KeysAnew::Read } else { KeysAnew::In(left) };
+            }
         }
         tokio::select! {
-            ended = readings.changed() => ended.is_ok(),
-            () = clock.sleep(ISSUER_KEYS_READ_MAX + ISSUER_KEYS_READ_MAX / 5) => false,
+            ended = readings.changed() => if ended.is_ok() { KeysAnew::Read } else { KeysAnew::No },
+            () = clock.sleep(ISSUER_KEYS_READ_MAX + ISSUER_KEYS_READ_MAX / 5) => KeysAnew::No,
         }
     }
 
-    /// Asks for a reading, unless one is under way. Answers whether one is to be expected.
-    fn ask(&self, elapsed: Duration) -> bool {
+    /// Asks for a reading, unless one is under way. If they were read just now, answers how long nobody may ask.
+    fn ask(&self, elapsed: Duration) -> Option<Duration> {
         let mut asked = self.asked.lock();
         if asked.is_under_way {
-            return true;
+            return None;
         }
-        if asked.at.is_some_and(|at| elapsed.saturating_sub(at) < ISSUER_KEYS_PAUSE) {
-            return false;
+        let left = asked.at.and_then(|at| ISSUER_KEYS_PAUSE.checked_sub(elapsed.saturating_sub(at)));
+        if let Some(left) = left.filter(|left| !left.is_zero()) {
+            return Some(left);
         }
         asked.at = Some(elapsed);
         self.wanted.notify_one();
-        true
+        None
+    }
+
+    /// Notes that a token names a key that is not known. Answers whether a reading that began after the key was named first has
+    /// ended: the issuer does not publish it, then.
+    pub(super) fn is_unpublished(&self, key: &str) -> bool {
+        let (begun, ended) = (self.asked.lock().begun, *self.readings.borrow());
+        let mut missed = self.missed.lock();
+        if let Some((_, first)) = missed.0.iter().find(|(known, _)| known == key) {
+            return ended > *first;
+        }
+        if missed.0.len() >= ISSUER_KEYS_MISSED_MAX {
+            missed.0.pop_front();
+        }
+        missed.0.push_back((key.to_owned(), begun));
+        false
     }
 
     /// Reads the keys. Answers the new ones if others count from now on, and how long to wait before the next time.
@@ -115,7 +161,11 @@ impl IssuerKeys {
         format: &dyn TokenFormat,
         clock: &dyn Clock,
     ) -> (Option<Arc<dyn SigningKeys>>, Duration) {
-        self.asked.lock().is_under_way = true;
+        {
+            let mut asked = self.asked.lock();
+            asked.is_under_way = true;
+            asked.begun += 1;
+        }
         let read = tokio::select! {
             biased;
             read = self.document.read() => read,

@@ -18,6 +18,7 @@ use tallystone_domain::access::{IssuerPolicy, KeyQuotas, Principal, TokenRefusal
 use tallystone_domain::limits::ISSUER_TOKEN_BYTES_MAX;
 use tallystone_ports::{Clock, KeyDocument, TokenFormat};
 
+use issuer_keys::KeysAnew;
 pub use issuer_keys::{IssuerGauges, IssuerKeys};
 use known_tokens::{KnownTokens, TokenHash, VerifiedBy};
 
@@ -29,6 +30,15 @@ pub struct TrustedIssuer {
     pub document: Arc<dyn KeyDocument>,
     /// How often they are read.
     pub read_every: Duration,
+}
+
+/// Why a token is not taken now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TokenDenial {
+    /// It is refused.
+    Refused(TokenRefusal),
+    /// Its key may be one that its issuer has just published. The keys are read again after this time.
+    KeysReadIn(Duration),
 }
 
 /// What is known of tokens at one moment.
@@ -82,25 +92,41 @@ impl Tokens {
         Self { shared: Arc::new(shared) }
     }
 
-    /// Finds out who shows a token. A known one costs a hash and a look-up, a new one a signature. One with an unknown key waits
-    /// for the keys of its issuer, if they may be read again.
+    /// Finds out who shows a token, however long that takes.
     pub async fn identify(&self, token: &str) -> Result<Arc<Identity>, TokenRefusal> {
+        self.identify_within(token, Duration::MAX).await.map_err(|denial| match denial {
+            TokenDenial::Refused(why) => why,
+            TokenDenial::KeysReadIn(_) => TokenRefusal::UnknownKey,
+        })
+    }
+
+    /// Finds out who shows a token. A known one costs a hash and a look-up, a new one a signature. One with an unknown key waits
+    /// for the keys of its issuer. If they were read just now, it waits for the next time, unless that is later than `within`: the
+    /// issuer may have published the key since.
+    pub async fn identify_within(&self, token: &str, within: Duration) -> Result<Arc<Identity>, TokenDenial> {
         let shared = &self.shared;
         let mut verdict = shared.identify(token);
         // A reading that is under way may have begun before the issuer published the key, so the next one is waited for too.
         for _ in 0..2 {
             let Err((why, Some(issuer))) = &verdict else { break };
-            if !why.may_pass_with_new_keys() || !issuer.wait_for_keys(&*shared.clock).await {
+            if !why.may_pass_with_new_keys() {
                 break;
             }
-            verdict = shared.identify(token);
+            let key = shared.format.key_of(token).filter(|_| *why == TokenRefusal::UnknownKey);
+            let may_come = key.is_some_and(|key| !issuer.is_unpublished(&key));
+            let patience = if may_come { within } else { Duration::ZERO };
+            match issuer.wait_for_keys(&*shared.clock, patience).await {
+                KeysAnew::Read => verdict = shared.identify(token),
+                KeysAnew::In(left) if may_come => return Err(TokenDenial::KeysReadIn(left)),
+                KeysAnew::In(_) | KeysAnew::No => break,
+            }
         }
         verdict.map_err(|(why, _)| {
             let at = TokenRefusal::ALL.iter().position(|one| *one == why);
             if let Some(count) = at.and_then(|at| shared.refused.get(at)) {
                 count.increment();
             }
-            why
+            TokenDenial::Refused(why)
         })
     }
 

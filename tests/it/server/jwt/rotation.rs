@@ -54,6 +54,24 @@ fn an_issuer_changes_its_keys_and_no_call_fails() {
 }
 
 #[test]
+fn a_key_that_is_published_just_after_a_reading_fails_no_call_for_good() {
+    let (old, new) = (TokenKey::es256("old"), TokenKey::es256("new"));
+    let keys = KeyServer::start(Served::Document(key_set(&[&old])));
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = start(folder.path(), &[("jwks_url", &keys.url())]);
+    let token = |key: &TokenKey| key.sign(&claims(&json!({})));
+    // A stranger has just had the keys read.
+    assert_eq!(post(&server, LIST_QUEUES, &token(&TokenKey::es256("stranger")), &json!({})).status, 401);
+    keys.serves(Served::Document(key_set(&[&old, &new])));
+    let bearer = format!("Bearer {}", token(&new));
+    let head = [("content-type", "application/json"), ("authorization", &*bearer), ("grpc-timeout", "200m")];
+    let told = http(server.address, "POST", LIST_QUEUES, &head, "{}").expect("an answer");
+    // On a slow machine the keys may be read again by now.
+    assert!(told.status == 200 || told.status == 429 && told.body.contains("RETRY_LATER"), "{}", told.body);
+    assert_eq!(post(&server, LIST_QUEUES, &token(&new), &json!({})).status, 200, "a call with time waits for it");
+}
+
+#[test]
 fn unknown_keys_do_not_have_the_issuer_asked_again_and_again() {
     let (key, stranger) = (TokenKey::es256("one"), TokenKey::es256("two"));
     let keys = KeyServer::start(Served::Document(key_set(&[&key])));
