@@ -22,7 +22,7 @@ mod words;
 
 use std::sync::Arc;
 
-use http::{HeaderValue, Method, Request, Response, StatusCode, Uri, header};
+use http::{HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, header};
 use tokio::sync::Semaphore;
 use tonic::Status;
 use tonic::body::Body;
@@ -145,6 +145,12 @@ impl Console {
             return refused;
         }
         let query = PageQuery::of(request.uri().query());
+        if is_post
+            && place.starts_with("sign-")
+            && let Some(refused) = refused_form(&request)
+        {
+            return refused;
+        }
         match (is_post, place) {
             (true, "sign-in") => return sign_in(&context, request, caller).await,
             (true, "sign-out") => return sign_out(&request),
@@ -183,7 +189,10 @@ impl Console {
             return live::answer(calls, query, self.settings.read_only, &self.streams);
         }
         if request.method() == Method::POST {
-            return self.post(&calls, place, request).await;
+            return match refused_form(&request) {
+                Some(refused) => refused,
+                None => self.post(&calls, place, request).await,
+            };
         }
         shown(self.page(&calls, place, &query).await, &calls)
     }
@@ -243,20 +252,26 @@ impl Console {
                 shown(host)
             ));
         }
-        let named = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
-        let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(|| named(header::HOST));
-        let is_own = |url: &str| {
-            let own = url.parse::<Uri>().ok().and_then(|url| url.authority().map(|own| own.as_str().to_owned()));
-            own.is_some_and(|own| host.is_some_and(|host| own.eq_ignore_ascii_case(host)))
-        };
-        let foreign = |name| named(name).filter(|url| !is_own(url)).map(|url| format!("a page of {:?}", shown(url)));
-        // A link of another site may lead here, but only pages of the console send forms to it.
-        let is_form = ![Method::GET, Method::HEAD].contains(request.method());
-        let other = foreign(header::ORIGIN).or_else(|| foreign(header::REFERER).filter(|_| is_form)).or_else(|| {
-            (is_form && session::is_of_other_site(request.headers())).then(|| "a page of another site".to_owned())
-        });
-        other.map(|other| format!("{other} may not call the console\n"))
+        foreign_page(request, header::ORIGIN).map(|page| format!("{page} may not call the console\n"))
     }
+}
+
+/// Why a form is refused that a page of another site may have sent. A link of another site may lead here, but only pages of the
+/// console send forms to it. Asked after the caller is known: a form of another site has no caller by a certificate.
+fn refused_form<B>(request: &Request<B>) -> Option<Response<Body>> {
+    let other = foreign_page(request, header::REFERER)
+        .or_else(|| session::is_of_other_site(request.headers()).then(|| "a page of another site".to_owned()));
+    other.map(|other| text(StatusCode::FORBIDDEN, format!("{other} may not send forms to the console\n")))
+}
+
+/// The page that a header names, if it is none of this console.
+fn foreign_page<B>(request: &Request<B>, name: HeaderName) -> Option<String> {
+    let named = |name| request.headers().get(name).map(|value: &HeaderValue| value.to_str().unwrap_or("?"));
+    let page = named(name)?;
+    let host = request.uri().authority().map(http::uri::Authority::as_str).or_else(|| named(header::HOST));
+    let own = page.parse::<Uri>().ok().and_then(|page| page.authority().map(|own| own.as_str().to_owned()));
+    let is_own = own.is_some_and(|own| host.is_some_and(|host| own.eq_ignore_ascii_case(host)));
+    (!is_own).then(|| format!("a page of {:?}", page.chars().take(200).collect::<String>()))
 }
 
 /// An answer with the policy and what else keeps other sites away from it.
