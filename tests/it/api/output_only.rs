@@ -223,10 +223,10 @@ async fn an_etag_is_refused_where_something_is_made() {
     let queue = json!({"queue": {"name": "other", "etag": etag}});
     let refused = ask("/tallystone.queue.v1.QueueService/CreateQueue", queue).await;
     assert!(refused.0 == 400 && refused.1.to_string().contains("queue.etag"), "{refused:?}");
-    let made = json!({"namespace": {"name": "one", "mode": "MODE_EVENTUAL"}});
+    let made = json!({"namespace": {"name": "one"}});
     let made = ask("/tallystone.admin.v1.NamespaceService/CreateNamespace", made).await;
     assert_eq!(made.0, 200, "{made:?}");
-    let again = json!({"namespace": {"name": "two", "mode": "MODE_EVENTUAL", "etag": made.1["namespace"]["etag"]}});
+    let again = json!({"namespace": {"name": "two", "etag": made.1["namespace"]["etag"]}});
     let refused = ask("/tallystone.admin.v1.NamespaceService/CreateNamespace", again).await;
     assert!(refused.0 == 400 && refused.1.to_string().contains("namespace.etag"), "{refused:?}");
 }
