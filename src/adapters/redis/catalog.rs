@@ -43,6 +43,18 @@ impl RedisCatalog {
         Self { store }
     }
 
+    /// Fails if the catalog is known to be lost.
+    async fn refuse_loss(&self) -> Result<(), StoreError> {
+        if !self.store.losses.had_catalog() {
+            return Ok(());
+        }
+        match self.store.catalog_revision(COMMIT).await {
+            Err(error) if error.kind == StoreErrorKind::Lost => Err(error),
+            // A commit that meets the same trouble says what became of it.
+            Ok(_) | Err(_) => Ok(()),
+        }
+    }
+
     async fn try_commit(&self, record: &QueueRecord, is_again: bool) -> Result<(), StoreError> {
         let change = &record.change;
         let expected = record.expected_version.map_or(NO_VERSION, |version| version as f64);
@@ -118,16 +130,21 @@ impl Catalog<CatalogQueue> for RedisCatalog {
     }
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
-        if self.store.losses.had_catalog() {
+        if record.expected_version.is_none() {
             // A catalog that is gone is not begun anew by servers that know of more: they would forget it.
-            self.store.catalog_revision(COMMIT).await?;
+            self.refuse_loss().await?;
         }
-        match self.try_commit(&record, false).await {
+        let answered = match self.try_commit(&record, false).await {
             Err(error) if error.outcome == EffectOutcome::Unknown && error.kind == StoreErrorKind::Unavailable => {
                 // Whatever is not known after this stays unknown: the first answer may be about another moment.
                 let again = self.try_commit(&record, true).await;
                 again.map_err(|again| if again.kind == StoreErrorKind::Conflict { again } else { error })
             }
+            answered => answered,
+        };
+        match answered {
+            // What a change begins with may be gone with the catalog.
+            Err(error) if error.kind == StoreErrorKind::Conflict => self.refuse_loss().await.and(Err(error)),
             answered => answered,
         }
     }

@@ -386,8 +386,7 @@ impl Shard {
         if to != MessageState::Running && message.lease.is_some() {
             message.lease = None;
         }
-        // Whose window is over has been ready since then, however late that was noticed.
-        if to == MessageState::Pending && !matches!(trigger, Trigger::Update | Trigger::WindowOver) {
+        if to == MessageState::Pending && trigger != Trigger::Update {
             message.visible_at = now;
         }
         message.end_ttl_once_leased();

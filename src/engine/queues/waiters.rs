@@ -44,11 +44,11 @@ struct WaiterState {
 struct SleepingWaiter {
     /// The change before its last look.
     change_at_last_look: u64,
-    waiter: Waiter,
+    waiter: WaitingWorker,
 }
 
 #[derive(Clone)]
-struct Waiter {
+struct WaitingWorker {
     /// The credit of a work stream; none for a dequeue.
     credit: Option<FreeCredit>,
     wake: Arc<Notify>,
@@ -72,7 +72,7 @@ impl FreeCredit {
 pub struct WaiterSlot<'a> {
     waiters: &'a Waiters,
     number: u64,
-    waiter: Waiter,
+    waiter: WaitingWorker,
     /// Whether others looked for all that was available when it entered.
     pub is_behind: bool,
 }
@@ -118,7 +118,7 @@ impl Waiters {
         let mut state = self.state.lock();
         let number = state.next;
         state.next += 1;
-        let waiter = Waiter { credit: credit.cloned(), wake: Arc::new(Notify::new()) };
+        let waiter = WaitingWorker { credit: credit.cloned(), wake: Arc::new(Notify::new()) };
         state.all.insert(number, filter);
         let is_behind = state.come_first();
         // Who has not looked yet looks at whatever the others leave.
@@ -134,7 +134,7 @@ impl WaiterState {
     }
 
     /// Those asleep that are of the kind of this waiter.
-    fn asleep_like(&mut self, waiter: &Waiter) -> &mut BTreeMap<u64, SleepingWaiter> {
+    fn asleep_like(&mut self, waiter: &WaitingWorker) -> &mut BTreeMap<u64, SleepingWaiter> {
         match waiter.credit {
             Some(_) => &mut self.streams,
             None => &mut self.dequeues,

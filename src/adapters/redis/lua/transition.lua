@@ -142,8 +142,7 @@ function F.apply(M, trigger, delayed, change, with)
   if to ~= STATE.Running then
     M.lease = nil
   end
-  -- Whose window is over has been ready since then, however late that was noticed.
-  if to == STATE.Pending and trigger ~= TRIGGER.Update and trigger ~= TRIGGER.WindowOver then
+  if to == STATE.Pending and trigger ~= TRIGGER.Update then
     M.visible_at = now
   end
   if M.first_leased_at then

@@ -160,7 +160,7 @@ impl ClientContext {
             MessageState::Completed | MessageState::Canceled | MessageState::Errored => Err(over(request, pushed)),
             // The state of a message that is gone is that of the first answer.
             _ if self.is_gone(request, pushed).await => Err(gone(pushed)),
-            _ => Ok(()),
+            _ => Ok(()), // in any other state it is there and may run
         }
     }
 

@@ -233,7 +233,7 @@ impl Oracle {
         item.version += 1;
         item.terminal_since = now;
         item.delete_at = now + self.settings.retention.of(to).unwrap_or_default();
-        if to == Pending && !matches!(trigger, Trigger::Update | Trigger::WindowOver) {
+        if to == Pending && trigger != Trigger::Update {
             item.visible_at = now;
         }
         let (key, version) = (Self::key(item.sequence), item.version);

@@ -340,23 +340,3 @@ async fn a_full_queue_says_so_and_each_piece_of_its_advice_makes_room() {
     })
     .await;
 }
-
-#[tokio::test]
-async fn a_delayed_message_keeps_the_ttl_and_the_time_that_it_was_sent_with() {
-    on_every_store_at(mail(), async |server, clock| {
-        put(server, json!({"message_id": "a", "invisibility": "10s", "ttl": "600s"})).await;
-        let sent = message(server, "a").await;
-        catch_up(server, clock, seconds(33)).await;
-        let now = message(server, "a").await;
-        assert_eq!(now["state"], PENDING);
-        assert_eq!((&now["ttl"], &now["visibleTime"]), (&json!("600s"), &sent["visibleTime"]), "{now}");
-        let left = now["ttlLeft"].as_str().expect("what is left of it").trim_end_matches('s').parse::<f64>();
-        assert!(
-            left.is_ok_and(|left| (570.0..=577.0).contains(&left)),
-            "it counts from the time at which it became visible"
-        );
-        catch_up(server, clock, seconds(578)).await;
-        assert_eq!(message(server, "a").await["state"], CANCELED);
-    })
-    .await;
-}

@@ -131,7 +131,7 @@ fn columns_of_state(state: pb::MessageState) -> &'static [&'static str] {
     match state {
         pb::MessageState::Invisible => &["Visible"],
         pb::MessageState::Canceled => &["Reason", "Ended"],
-        _ => &[],
+        _ => &[], // a further state has no column of its own until one is given to it
     }
 }
 
@@ -142,7 +142,7 @@ fn of_state(state: pb::MessageState, message: &pb::Message) -> Vec<TableCell> {
         pb::MessageState::Canceled => {
             vec![cell("Reason", &message.cancel_reason), time_cell("Ended", message.end_time.as_ref())]
         }
-        _ => Vec::new(),
+        _ => Vec::new(), // as above
     }
 }
 
