@@ -130,8 +130,9 @@ impl Catalog<CatalogQueue> for RedisCatalog {
     }
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
-        if record.expected_version.is_none() {
-            // A catalog that is gone is not begun anew by servers that know of more: they would forget it.
+        if record.expected_version.is_none() && self.store.losses.misses_catalog() {
+            // A catalog that is gone is not begun anew by servers that know of more: they would forget it. Nothing is asked unless
+            // the look of every second missed it, so that a commit is not held up.
             self.refuse_loss().await?;
         }
         let answered = match self.try_commit(&record, false).await {

@@ -38,6 +38,7 @@ impl RedisQueues {
     pub(super) async fn catalog_revision(&self, op: &'static str) -> Result<i64, StoreError> {
         let read = self.on_store(("GET", op), vec![REVISION.as_bytes().to_vec()]).await?;
         let Some(text) = text_of(read, op)? else {
+            self.losses.note_look(self.losses.had_catalog());
             return match self.losses.had_catalog() {
                 true => Err(StoreError::not_applied(StoreErrorKind::Lost, op).with_source(CATALOG_LOST)),
                 false => Ok(0),
@@ -45,6 +46,7 @@ impl RedisQueues {
         };
         let number = std::str::from_utf8(&text).ok().and_then(|text| text.parse::<i64>().ok());
         let number = number.ok_or_else(|| CorruptValue::new("revision", "it is no number").into_store_error(op))?;
+        self.losses.note_look(false);
         if number > 0 {
             self.losses.note_catalog();
         }

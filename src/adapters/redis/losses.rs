@@ -15,6 +15,8 @@ use tallystone_ports::{StoreError, StoreErrorKind};
 pub(super) struct Losses {
     /// Whether this process has seen a catalog with something in it.
     had_catalog: AtomicBool,
+    /// Whether the last look at the catalog found it gone.
+    misses_catalog: AtomicBool,
     /// Shards that were there and are not, with the names of their queues once they were read. At most
     /// `REDIS_LOST_SHARDS_MAX`: the others are met by their calls.
     pub(super) shards: Mutex<BTreeMap<ShardId, Option<String>>>,
@@ -29,6 +31,16 @@ impl Losses {
     /// Whether this process has seen a catalog with something in it.
     pub(super) fn had_catalog(&self) -> bool {
         self.had_catalog.load(Ordering::Relaxed)
+    }
+
+    /// Takes in whether a look at the catalog found it gone.
+    pub(super) fn note_look(&self, is_gone: bool) {
+        self.misses_catalog.store(is_gone, Ordering::Relaxed);
+    }
+
+    /// Whether the last look at the catalog found it gone. Health looks every second.
+    pub(super) fn misses_catalog(&self) -> bool {
+        self.misses_catalog.load(Ordering::Relaxed)
     }
 
     /// Forgets a queue that was dropped.

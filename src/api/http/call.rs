@@ -144,10 +144,12 @@ async fn answered(
             Some(outcome) => into_response(outcome, method),
             None => Status::from(why_key_ended(method, identity.as_deref())).into_http(),
         };
+        // The act of a stream is told when it begins.
+        let note = AnswerNote::of(&response, act.into_inner());
+        audit::note(context.audit.get(), method, identity.as_ref(), note).await;
         if let Some(status) = response.extensions().get::<Status>() {
             method.metrics.record(status.code(), context.clock.elapsed().saturating_sub(began));
             trace::answered(&span, status.code());
-            audit::note(context.audit.get(), method, identity.as_ref(), AnswerNote::of(&response, None)).await;
             return response;
         }
         let watch = context.monitor_stream(method, began, asked, (identity, stream));

@@ -262,6 +262,9 @@ fn a_key_that_clears_a_counter_or_copies_everything_leaves_its_name() {
     let (server, admin, folder) = keyed();
     let (code, app, told) = command_with(&server, &admin, &["key", "create", "app", "--grant", "counter-writer"]);
     assert_eq!(code, 0, "{told}");
+    let namespace = json!({"namespace": {"name": "default"}});
+    let made = post(&server, "/tallystone.admin.v1.NamespaceService/CreateNamespace", &admin, &namespace);
+    assert_eq!(made.status, 200, "{}", made.body);
     let clear = json!({"namespace": "default", "counterName": "views"});
     let cleared = post(&server, "/tallystone.counter.v1.CounterService/ClearCount", app.trim(), &clear);
     assert_eq!(cleared.status, 200, "{}", cleared.body);
