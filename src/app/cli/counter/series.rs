@@ -107,7 +107,7 @@ impl CounterContext {
         let pb::BatchGetCountSeriesRequest { namespace, from, to, step, cumulative, time_zone, .. } = range;
         let request = pb::GetCountSeriesRequest { namespace, counter_name, from, to, step, cumulative, time_zone };
         let mut series = call!(ask self.session, counters.get_count_series, &request)?;
-        let step = SeriesStep::read(&series.step, &request.time_zone).ok().flatten();
+        let step = step_of(&series, &request.time_zone);
         shown.reduce(&mut series);
         print_reported(series.reported_to.as_ref());
         let cells = series.rows.iter().map(|row| row_cells(row, step.as_ref())).collect();
@@ -133,7 +133,7 @@ impl CounterContext {
                     refused.push(error.clone());
                 }
                 (None, Some(series)) => {
-                    let step = SeriesStep::read(&series.step, &zone).ok().flatten();
+                    let step = step_of(series, &zone);
                     shown.reduce(series);
                     reported_to = reported_to.or(series.reported_to);
                     let row = |row| [vec![result.counter_name.clone()], row_cells(row, step.as_ref())].concat();
@@ -168,7 +168,7 @@ impl CounterContext {
             let read = read.map_err(|error| self.session.failed(&error))?;
             if let Some(series) = read.results.iter().find_map(|result| result.series.as_ref()) {
                 request.step.clone_from(&series.step);
-                let step = SeriesStep::read(&series.step, &request.time_zone).ok().flatten();
+                let step = step_of(series, &request.time_zone);
                 let shortest = step.map_or(Duration::ZERO, |step| step.shortest());
                 at_once = counters_at_once(request.from.as_ref(), request.to.as_ref(), shortest);
             }
@@ -188,6 +188,11 @@ impl Shown {
             series.rows.retain(|row| row.sum != 0);
         }
     }
+}
+
+/// The step of a series that was read.
+fn step_of(series: &pb::GetCountSeriesResponse, time_zone: &str) -> Option<SeriesStep> {
+    SeriesStep::read(&series.step, time_zone).ok().flatten()
 }
 
 /// Reads a step as the service does, or any duration such as 1m30s, into the form that the service takes.

@@ -103,61 +103,31 @@ pub struct MsgExplainArgs {
     which: MessageRefArgs,
 }
 
-const LISTED: &[&str] = &[
-    "message_id",
-    "state",
-    "priority",
-    "attempt_number",
-    "attempts_left",
-    "enqueue_time",
-    "metadata",
-    "payload_bytes",
-    "error",
-];
+/// The columns of a list of messages. What messages of one state have stands behind the state.
+macro_rules! listed {
+    ($($of_state:literal),*) => {
+        &[
+            "message_id",
+            "state",
+            $($of_state,)*
+            "priority",
+            "attempt_number",
+            "attempts_left",
+            "enqueue_time",
+            "metadata",
+            "payload_bytes",
+            "error",
+        ]
+    };
+}
 
+const LISTED: &[&str] = listed!();
 /// The columns for messages of which some are leased.
-const LEASED: &[&str] = &[
-    "message_id",
-    "state",
-    "worker",
-    "lease_expire_time",
-    "priority",
-    "attempt_number",
-    "attempts_left",
-    "enqueue_time",
-    "metadata",
-    "payload_bytes",
-    "error",
-];
-
+const LEASED: &[&str] = listed!("worker", "lease_expire_time");
 /// The columns for messages of which some are delayed.
-const DELAYED: &[&str] = &[
-    "message_id",
-    "state",
-    "visible_time",
-    "priority",
-    "attempt_number",
-    "attempts_left",
-    "enqueue_time",
-    "metadata",
-    "payload_bytes",
-    "error",
-];
-
+const DELAYED: &[&str] = listed!("visible_time");
 /// The columns for messages of which some are canceled.
-const CANCELED: &[&str] = &[
-    "message_id",
-    "state",
-    "cancel_reason",
-    "end_time",
-    "priority",
-    "attempt_number",
-    "attempts_left",
-    "enqueue_time",
-    "metadata",
-    "payload_bytes",
-    "error",
-];
+const CANCELED: &[&str] = listed!("cancel_reason", "end_time");
 
 impl ClientContext {
     pub(super) async fn get_message(&self, args: MsgGetArgs) -> Result<(), Failure> {
