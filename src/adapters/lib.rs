@@ -8,10 +8,10 @@ pub mod manual;
 pub mod memcached;
 pub mod memory;
 mod opened;
-pub mod pem;
 pub mod rollup_rpc;
 pub mod store_password;
 pub mod store_tls;
 pub mod system;
+pub mod tls_file;
 
 pub use opened::Opened;

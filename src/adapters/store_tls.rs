@@ -16,7 +16,12 @@ use rustls::sign::CertifiedKey;
 use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, SignatureScheme};
 use sha2::{Digest as _, Sha256};
 
-use crate::pem;
+use crate::tls_file;
+use tallystone_pem::{self as pem, PairError};
+
+/// How the TLS library tells that the other side ended the handshake, and that its bytes are none of TLS.
+const REFUSED_BY_IT: &str = "received fatal alert";
+const NO_TLS: &str = "received corrupt message";
 
 /// What a client of a store needs. Cheap to clone.
 #[derive(Clone)]
@@ -89,7 +94,7 @@ impl StoreTls {
 impl StoreTlsFiles {
     fn read(&self) -> Result<StoreTlsContents, String> {
         let read = |file: &Path| {
-            pem::read(file).map_err(|error| format!("the TLS file {} cannot be read: {error}", file.display()))
+            tls_file::read(file).map_err(|error| format!("the TLS file {} cannot be read: {error}", file.display()))
         };
         let authorities = self.authorities.as_deref().map(read).transpose()?;
         let identity = match &self.identity {
@@ -113,11 +118,10 @@ impl StoreTlsFiles {
         let verifier = verifier.map_err(|error| about(&self.authorities, format!("cannot be used: {error}")))?;
         let Some((certificate, key)) = &contents.identity else { return Ok(StoreTrust { verifier, shown: None }) };
         let (of_certificate, of_key) = self.identity.clone().unzip();
-        let chain = pem::certificates(certificate).map_err(|what| about(&of_certificate, what))?;
-        let key = pem::private_key(key).map_err(|what| about(&of_key, what))?;
-        let pair = pem::pair(chain, key).map_err(|error| {
-            let certificate = of_certificate.as_deref().unwrap_or(Path::new("")).display().to_string();
-            about(&of_key, format!("is not the key of {certificate}: {error}"))
+        let name = of_certificate.as_deref().unwrap_or(Path::new("")).display().to_string();
+        let pair = pem::pair(certificate, key, &name).map_err(|error| match error {
+            PairError::Certificate(what) => about(&of_certificate, what),
+            PairError::Key(what) => about(&of_key, what),
         })?;
         Ok(StoreTrust { verifier, shown: Some(Arc::new(pair)) })
     }
@@ -134,6 +138,31 @@ impl StoreTlsContents {
         }
         hash.finalize().into()
     }
+}
+
+/// Why there is no connection to another server, with what to do about it if TLS is the reason. `setting` names the file of its
+/// authorities.
+pub fn with_tls_advice(why: String, setting: &str) -> String {
+    let advice = if why.contains("UnknownIssuer") {
+        format!(
+            "no authority in {setting} has signed its certificate, or it does not send the certificates between its own and that \
+             authority: its file must hold them, each after the one that it signed"
+        )
+    } else if why.contains(REFUSED_BY_IT) {
+        "if it asks for a certificate, it wants one that is signed by an authority that it trusts, with the certificates in \
+         between behind it in the same file"
+            .to_owned()
+    } else if why.contains(NO_TLS) {
+        "what listens there does not speak TLS; use its port for TLS, or remove the TLS settings".to_owned()
+    } else {
+        return why;
+    };
+    format!("{why}; {advice}")
+}
+
+/// Whether a connection failed for its TLS session, by what the TLS library says within what others made of it.
+pub fn is_about_tls(why: &str) -> bool {
+    ["invalid peer certificate", REFUSED_BY_IT, NO_TLS].iter().any(|words| why.contains(words))
 }
 
 /// The authorities that the machine trusts.

@@ -9,7 +9,7 @@ use std::fmt;
 use tracing::level_filters::LevelFilter;
 
 /// The crates of the layers, with the names that users know.
-const CRATES: [(&str, &str); 14] = [
+const CRATES: [(&str, &str); 15] = [
     ("tallystone_adapters", "tallystone::adapters"),
     ("tallystone_api", "tallystone::api"),
     ("tallystone_app", "tallystone::app"),
@@ -21,6 +21,7 @@ const CRATES: [(&str, &str); 14] = [
     ("tallystone_embedded", "tallystone::adapters::embedded"),
     ("tallystone_engine", "tallystone::engine"),
     ("tallystone_experiments", "tallystone::domain::experiment"),
+    ("tallystone_pem", "tallystone::pem"),
     ("tallystone_ports", "tallystone::ports"),
     ("tallystone_proto", "tallystone::proto"),
     ("tallystone_redis", "tallystone::adapters::redis"),

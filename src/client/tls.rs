@@ -2,11 +2,10 @@
 
 use std::fmt;
 
-use rustls::pki_types::pem::PemObject as _;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 use crate::CONNECT_TIMEOUT;
+use tallystone_pem as pem;
 
 /// What a client needs for `https://`. By default it trusts the authorities that the machine trusts, and shows no certificate.
 /// `Debug` does not show the key.
@@ -24,15 +23,16 @@ pub struct ClientTlsError(String);
 impl ClientTls {
     /// Trusts these authorities, and none of the machine's: certificates in PEM form. Fails if there is none.
     pub fn trusting(self, authorities: impl AsRef<[u8]>) -> Result<Self, ClientTlsError> {
-        check_certificates(authorities.as_ref())?;
+        let unusable = |what| ClientTlsError(format!("the file {what}"));
+        pem::authorities(authorities.as_ref()).map_err(unusable)?;
         Ok(Self { authorities: Some(Certificate::from_pem(authorities)), ..self })
     }
 
-    /// Shows a certificate, with its chain and private key, all in PEM form. Fails if either is not.
+    /// Shows a certificate, with its chain and private key, all in PEM form. Fails if either is not, if the key is encrypted or
+    /// that of another certificate, and if the certificate of the key is not the first of the chain.
     pub fn showing(self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self, ClientTlsError> {
-        check_certificates(certificate.as_ref())?;
-        PrivateKeyDer::from_pem_slice(key.as_ref())
-            .map_err(|error| ClientTlsError(format!("there is no private key in PEM form: {error}")))?;
+        let unusable = |error: pem::PairError| ClientTlsError(error.to_string());
+        pem::pair(certificate.as_ref(), key.as_ref(), "the certificate").map_err(unusable)?;
         Ok(Self { identity: Some(Identity::from_pem(certificate, key)), ..self })
     }
 
@@ -63,36 +63,28 @@ impl fmt::Debug for ClientTls {
     }
 }
 
-fn check_certificates(pem: &[u8]) -> Result<(), ClientTlsError> {
-    let mut count = 0_usize;
-    for certificate in CertificateDer::pem_slice_iter(pem) {
-        certificate.map_err(|error| ClientTlsError(format!("the certificates are not in PEM form: {error}")))?;
-        count += 1;
-    }
-    match count {
-        0 => Err(ClientTlsError("there is no certificate in PEM form".to_owned())),
-        1.. => Ok(()),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn what_holds_no_certificate_or_no_key_is_refused() {
-        let certificate = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let key = "-----BEGIN PRIVATE KEY-----\nAAAA\n-----END PRIVATE KEY-----\n";
+    fn what_holds_no_certificate_or_no_key_or_another_key_is_refused() {
+        let made = || rcgen::generate_simple_self_signed(["counts.example".to_owned()]).expect("a certificate");
+        let (own, other) = (made(), made());
+        let (certificate, key) = (own.cert.pem(), own.signing_key.serialize_pem());
         let plain = ClientTls::default();
         assert!(plain.is_default());
-        assert!(plain.clone().trusting(certificate).is_ok_and(|tls| !tls.is_default()));
-        let both = plain.clone().showing(certificate, key).expect("both are there");
+        assert!(plain.clone().trusting(&certificate).is_ok_and(|tls| !tls.is_default()));
+        let both = plain.clone().showing(&certificate, &key).expect("both are there");
         assert!(!both.is_default());
         assert_eq!(format!("{both:?}"), "ClientTls { authorities: false, identity: true }");
-        for text in ["", "text", key, "-----BEGIN CERTIFICATE-----\n*\n-----END CERTIFICATE-----\n"] {
+        for text in ["", "text", &key, "-----BEGIN CERTIFICATE-----\n*\n-----END CERTIFICATE-----\n"] {
             assert!(plain.clone().trusting(text).is_err(), "{text}");
-            assert!(plain.clone().showing(text, key).is_err(), "{text}");
+            assert!(plain.clone().showing(text, &key).is_err(), "{text}");
         }
-        assert!(plain.showing(certificate, certificate).is_err());
+        let foreign = plain.clone().showing(&certificate, other.signing_key.serialize_pem());
+        let told = foreign.err().map(|error| error.to_string()).unwrap_or_default();
+        assert!(told.starts_with("the private key is not the key of the certificate"), "{told}");
+        assert!(plain.showing(&certificate, &certificate).is_err());
     }
 }

@@ -10,7 +10,8 @@ use tonic::{ConnectError, Status};
 /// Why there is no TLS session with a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TlsFailure {
-    /// No authority that the client trusts has signed the server's certificate.
+    /// No authority that the client trusts has signed the server's certificate, or the server leaves out the certificates in
+    /// between. The TLS library does not say which.
     NotTrusted,
     /// The server's certificate is for other names.
     WrongName(String),
@@ -99,7 +100,10 @@ fn alert_in_text(error: &io::Error) -> Option<AlertDescription> {
 impl fmt::Display for TlsFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NotTrusted => f.write_str("its certificate is not trusted: no known authority has signed it"),
+            Self::NotTrusted => f.write_str(
+                "its certificate is not trusted: no known authority has signed it, or the server does not send the certificates \
+                 between its own and that authority",
+            ),
             Self::WrongName(why) => write!(f, "its certificate is for another name: {why}"),
             Self::OutOfDate(why) => write!(f, "its certificate is out of date: {why}"),
             Self::BadCertificate(why) => write!(f, "its certificate is not valid: {why}"),

@@ -19,7 +19,7 @@ use crate::request_failure::RequestFailure;
 use crate::schema::{self, SchemaState};
 use crate::startup_deadline::StartupDeadline;
 use tallystone_adapters::store_password::StorePassword;
-use tallystone_adapters::store_tls::StoreTls;
+use tallystone_adapters::store_tls::{StoreTls, is_about_tls, with_tls_advice};
 use tallystone_ports::{Clock, StoreError, StoreErrorKind};
 
 /// The address of a cluster and the settings of its connections.
@@ -64,6 +64,14 @@ pub enum OpenError {
         /// The contact points.
         servers: String,
         /// The cause.
+        why: String,
+    },
+    /// There is no TLS session.
+    #[error("no TLS session with a Cassandra node at {servers}: {why}")]
+    Tls {
+        /// The contact points.
+        servers: String,
+        /// The cause, and what to do.
         why: String,
     },
     /// User or password are wrong, or missing.
@@ -261,9 +269,13 @@ impl AuthenticatorProvider for CurrentCredentials {
 
 /// Distinguishes wrong credentials from an unreachable cluster; the driver reports both as texts of its layers.
 fn refusal(servers: String, error: &NewSessionError) -> OpenError {
-    let why = error.to_string();
+    let why = with_tls_advice(error.to_string(), "tls_ca_file");
     let is_about_credentials = ["uthentication", "redentials", "username"].iter().any(|word| why.contains(word));
-    if is_about_credentials { OpenError::Credentials { servers, why } } else { OpenError::Unreachable { servers, why } }
+    match is_about_credentials {
+        true => OpenError::Credentials { servers, why },
+        false if is_about_tls(&why) => OpenError::Tls { servers, why },
+        false => OpenError::Unreachable { servers, why },
+    }
 }
 
 /// Returns the data centres of a cluster.

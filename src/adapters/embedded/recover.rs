@@ -7,7 +7,7 @@ use hashbrown::HashMap;
 use super::counters::counter_table::CounterTable;
 use super::counters::slices::{SliceIndex, SliceKeyspaces};
 use super::disk::key::{self, KeyRange};
-use super::disk::library::{self, Library};
+use super::disk::library::{self, KeyspaceError, Library};
 use super::disk::meta;
 use super::disk::read::rows;
 use super::error::{OpenError, ReadError, malformed_key};
@@ -43,7 +43,10 @@ pub fn slices(library: &Library, path: &Path) -> Result<SliceIndex, OpenError> {
         match (slice.status, found) {
             (SliceStatus::Dropped, Some(left)) => {
                 let deleted = library.delete(left.into_list(), || {});
-                deleted.map_err(|error| OpenError::damaged(path, format!("cannot delete a dropped slice: {error}")))?;
+                deleted.map_err(|error| match error {
+                    KeyspaceError::Library(error) => fail(error),
+                    KeyspaceError::Manifest(error) => OpenError::io(path)(error),
+                })?;
                 slices.insert(slice, None);
             }
             (_, spaces) => slices.insert(slice, spaces),

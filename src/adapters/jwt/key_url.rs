@@ -16,7 +16,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use rustls::{ClientConfig, RootCertStore};
 
-use crate::pem;
+use crate::store_tls::with_tls_advice;
+use crate::tls_file;
 use tallystone_domain::limits::ISSUER_KEYS_BYTES_MAX;
 use tallystone_ports::{KeyDocument, KeyDocumentError, text_with_causes};
 
@@ -74,8 +75,9 @@ impl KeyUrl {
 
 /// The authorities in a file.
 fn read_authorities(file: &Path) -> Result<RootCertStore, KeyUrlError> {
-    let bytes = pem::read(file).map_err(|error| KeyUrlError::Authorities(format!("{}: {error}", file.display())))?;
-    pem::authorities(&bytes).map_err(|what| KeyUrlError::Authorities(format!("{} {what}", file.display())))
+    let bytes =
+        tls_file::read(file).map_err(|error| KeyUrlError::Authorities(format!("{}: {error}", file.display())))?;
+    tallystone_pem::authorities(&bytes).map_err(|what| KeyUrlError::Authorities(format!("{} {what}", file.display())))
 }
 
 #[async_trait]
@@ -84,7 +86,11 @@ impl KeyDocument for KeyUrl {
         let failed = |what: String| KeyDocumentError(format!("cannot read {}: {what}", self.url));
         let request = Request::get(self.url.clone()).header(header::ACCEPT, "application/json");
         let request = request.body(Empty::new()).map_err(|error| failed(error.to_string()))?;
-        let response = self.client.request(request).await.map_err(|error| failed(text_with_causes(&error)))?;
+        let response = self
+            .client
+            .request(request)
+            .await
+            .map_err(|error| failed(with_tls_advice(text_with_causes(&error), "jwks_ca_file")))?;
         if response.status() != StatusCode::OK {
             return Err(failed(format!("it answers {}", response.status())));
         }

@@ -19,7 +19,7 @@ use super::rights::{RightsCheck, lacking_unopened};
 use super::server_report::AskedOfServers;
 use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
-use tallystone_adapters::store_tls::StoreTls;
+use tallystone_adapters::store_tls::{StoreTls, is_about_tls};
 use tallystone_domain::limits::STORE_SESSIONS_MAX;
 use tallystone_ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
 
@@ -63,6 +63,14 @@ pub enum OpenError {
         /// The configured addresses.
         at: String,
         /// The cause.
+        why: String,
+    },
+    /// There is no TLS session.
+    #[error("no TLS session with Redis at {at}: {why}")]
+    Tls {
+        /// The configured addresses.
+        at: String,
+        /// The cause, and what to do.
         why: String,
     },
     /// User or password are wrong, or missing.
@@ -294,6 +302,7 @@ fn refusal(at: &str, failure: CallFailure) -> OpenError {
         _ if why.contains("RESP3NotSupported") || why.contains("unknown command") => {
             OpenError::TooOld { address: at, version: "5 or older".to_owned() }
         }
+        _ if is_about_tls(&why) => OpenError::Tls { at, why },
         _ => OpenError::Unreachable { at, why }, // every other cause is one of a node that may come back
     }
 }

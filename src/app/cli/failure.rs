@@ -47,6 +47,7 @@ impl From<&OpenError> for Exit {
     fn from(error: &OpenError) -> Self {
         match error {
             OpenError::Unreachable { .. }
+            | OpenError::Tls { .. }
             | OpenError::Disagreement { .. }
             | OpenError::Silent { .. }
             | OpenError::Store { .. } => Self::Unavailable,
@@ -66,9 +67,9 @@ impl From<&OpenError> for Exit {
 impl From<&tallystone_redis::OpenError> for Exit {
     fn from(error: &tallystone_redis::OpenError) -> Self {
         match error {
-            tallystone_redis::OpenError::Unreachable { .. } | tallystone_redis::OpenError::Store { .. } => {
-                Self::Unavailable
-            }
+            tallystone_redis::OpenError::Unreachable { .. }
+            | tallystone_redis::OpenError::Tls { .. }
+            | tallystone_redis::OpenError::Store { .. } => Self::Unavailable,
             tallystone_redis::OpenError::Login { .. }
             | tallystone_redis::OpenError::NotRedis { .. }
             | tallystone_redis::OpenError::TooOld { .. }
@@ -222,14 +223,18 @@ impl From<io::Error> for Failure {
 /// What to do about a TLS session that does not come about.
 fn tls_advice(failure: &TlsFailure) -> &'static str {
     match failure {
-        TlsFailure::NotTrusted => "name the authority that signed it with --ca-file FILE or TALLYSTONE_CA_FILE",
+        TlsFailure::NotTrusted => {
+            "name the authority that signed it with --ca-file FILE or TALLYSTONE_CA_FILE; if you did, the file of the server's \
+             certificate must hold those in between too, each after the one that it signed"
+        }
         TlsFailure::WrongName(_) => "use a name or an address that the certificate has",
         TlsFailure::OutOfDate(_) => "give the server a certificate that is valid, and check the clock of this machine",
         TlsFailure::BadCertificate(_) => "give the server another certificate",
         TlsFailure::NoTls => "write http:// before the address",
         TlsFailure::CertificateRequired => "show one with --client-cert FILE and --client-key FILE",
         TlsFailure::CertificateRefused(_) => {
-            "show one that is signed by an authority in tls.client_ca_file of the server, and valid for clients"
+            "show one that is signed by an authority in tls.client_ca_file of the server, and valid for clients; --client-cert \
+             must hold the certificates in between too, each after the one that it signed"
         }
     }
 }

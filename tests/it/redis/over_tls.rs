@@ -63,6 +63,7 @@ async fn a_redis_with_tls_is_reached_with_its_authority_and_a_certificate_and_no
     assert_eq!(server.cli(&["GET", KEY]), "5");
     let text = refusal(with(&address, &tls(&stranger, Some(&shown)))).await;
     assert!(text.contains("UnknownIssuer") && text.contains(&address), "{text}");
+    assert!(text.contains("no authority in tls_ca_file has signed its certificate"), "{text}");
     let text = refusal(with(&address, &tls(&authority, None))).await;
     assert!(text.to_ascii_lowercase().contains("certificate"), "{text}");
     refusal(options(Deployment::Single { address })).await;
@@ -141,15 +142,24 @@ fn a_server_keeps_queues_on_a_redis_with_tls() {
         format!("clusters.main.tls_cert_file={}", shown.cert.display()),
         format!("clusters.main.tls_key_file={}", shown.key.display()),
     ];
-    let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    command.args(["server", "start", "--listen", "127.0.0.1:0"]);
-    for setting in &settings {
-        command.args(["--set", setting]);
-    }
-    let server = Launch::of(command).start();
+    let launch = |more: &[String]| {
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tallystone"));
+        command.args(["server", "start", "--listen", "127.0.0.1:0"]);
+        for setting in settings.iter().chain(more) {
+            command.args(["--set", setting]);
+        }
+        Launch::of(command)
+    };
+    let server = launch(&[]).start();
     let message = r#"{"queue": "timed/hello", "message": {"payload": "aGVsbG8="}}"#;
     let answer = server.post("/tallystone.queue.v1.QueueService/Enqueue", message);
     assert_eq!(answer.status, 200, "{}", answer.body);
     assert_ne!(redis.cli(&["DBSIZE"]), "0", "it is there");
     assert!(server.stop().success());
+    let stranger = Authority::new(folder.path(), "two");
+    let trusted = format!("clusters.main.tls_ca_file={}", stranger.file.display());
+    let (status, printed) = launch(&[trusted]).try_start().err().expect("it is refused");
+    let words = ["no TLS session with Redis", "no authority in tls_ca_file has signed its certificate"];
+    assert!(status.code() == Some(5) && words.iter().all(|word| printed.contains(word)), "{printed}");
+    assert!(!printed.contains("start Redis there"), "it runs: {printed}");
 }

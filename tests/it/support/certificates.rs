@@ -31,12 +31,25 @@ pub struct Pair {
 impl Authority {
     /// An authority that keeps everything in a folder.
     pub fn new(folder: &Path, name: &str) -> Self {
+        Self::signed_by(None, folder, name)
+    }
+
+    /// An authority that this one has signed: its certificate stands between this one's and those that it signs.
+    pub fn between(&self, name: &str) -> Self {
+        Self::signed_by(Some(&self.issuer), &self.folder, name)
+    }
+
+    fn signed_by(issuer: Option<&Issuer<'static, KeyPair>>, folder: &Path, name: &str) -> Self {
         let mut params = CertificateParams::new(Vec::new()).expect("no names");
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign];
         let key = KeyPair::generate().expect("a key");
-        let pem = params.self_signed(&key).expect("a certificate").pem();
+        let certificate = match issuer {
+            Some(issuer) => params.signed_by(&key, issuer),
+            None => params.self_signed(&key),
+        };
+        let pem = certificate.expect("a certificate").pem();
         let file = folder.join(format!("{name}-ca.pem"));
         fs::write(&file, &pem).expect("it can be written");
         Self { issuer: Issuer::new(params, key), pem, file, folder: folder.to_owned() }
@@ -68,6 +81,14 @@ impl Authority {
 }
 
 impl Pair {
+    /// The same pair whose file of the certificate holds others in front of its own and behind it, all in PEM form.
+    pub fn among(&self, before: &str, behind: &str) -> Self {
+        let own = fs::read_to_string(&self.cert).expect("it is there");
+        let pair = Self { cert: self.cert.with_extension("chain.pem"), key: self.key.clone() };
+        replace(&pair.cert, &format!("{before}{own}{behind}"));
+        pair
+    }
+
     /// Takes the place of another pair.
     pub fn replaces(&self, other: &Self) {
         for (from, to) in [(&self.cert, &other.cert), (&self.key, &other.key)] {

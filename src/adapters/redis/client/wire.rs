@@ -26,7 +26,7 @@ use crate::client::info::field;
 use crate::client::reply::RedisReply;
 use crate::limits::{REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECT_WITHIN};
 use tallystone_adapters::store_password::StorePassword;
-use tallystone_adapters::store_tls::StoreTls;
+use tallystone_adapters::store_tls::{StoreTls, with_tls_advice};
 use tallystone_coalesce::DetachedTasks;
 use tallystone_ports::Clock;
 
@@ -160,7 +160,7 @@ impl Wire {
                 settings = settings.set_username(user);
             }
         }
-        let failed = |error: std::io::Error| unreachable(door, &error.to_string());
+        let failed = |error: std::io::Error| unreachable(door, &with_tls_advice(error.to_string(), "tls_ca_file"));
         let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         let config = config(receiver, is_broken);

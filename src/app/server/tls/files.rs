@@ -14,9 +14,10 @@ use rustls::sign::SingleCertAndKey;
 use sha2::{Digest as _, Sha256};
 
 use crate::config::{ClientAuth, TlsConfig};
-use tallystone_adapters::pem;
+use tallystone_adapters::tls_file;
 use tallystone_api::tls::CertificateFields;
 use tallystone_domain::Timestamp;
+use tallystone_pem::{self as pem, PairError};
 
 const CERT_FILE: &str = "tls.cert_file";
 const KEY_FILE: &str = "tls.key_file";
@@ -51,6 +52,8 @@ pub(super) struct ServedCertificate {
     pub server: ServerConfig,
     /// The first moment at which the certificate is not valid any more.
     pub expires: Timestamp,
+    /// What is missing in its chain.
+    gap: Option<String>,
 }
 
 /// Why files cannot be used.
@@ -149,14 +152,14 @@ impl TlsFiles {
         let invalid =
             |setting, path: &Path, what: String| TlsFileError::Invalid { setting, path: path.to_owned(), what };
         let of_certificate = |what| invalid(CERT_FILE, &self.certificate, what);
-        let chain = pem::certificates(&contents.certificate).map_err(of_certificate)?;
-        let expires = expiry(&chain[0]).map_err(of_certificate)?;
-        let key = pem::private_key(&contents.key).map_err(|what| invalid(KEY_FILE, &self.key, what))?;
-        let provider = Arc::new(aws_lc_rs::default_provider());
-        let certified = pem::pair(chain, key).map_err(|error| {
-            let what = format!("is not the key of {}: {error}", self.certificate.display());
-            invalid(KEY_FILE, &self.key, what)
+        let name = self.certificate.display().to_string();
+        let certified = pem::pair(&contents.certificate, &contents.key, &name).map_err(|error| match error {
+            PairError::Certificate(what) => of_certificate(what),
+            PairError::Key(what) => invalid(KEY_FILE, &self.key, what),
         })?;
+        let expires = expiry(&certified.cert[0]).map_err(of_certificate)?;
+        let gap = pem::gap(&certified.cert);
+        let provider = Arc::new(aws_lc_rs::default_provider());
         let verifier = self.verifier(contents, &provider)?;
         let mut server = ServerConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
@@ -168,7 +171,7 @@ impl TlsFiles {
             server.session_storage = Arc::new(NoServerSessionStorage {});
             server.send_tls13_tickets = 0;
         }
-        Ok(ServedCertificate { server, expires })
+        Ok(ServedCertificate { server, expires, gap })
     }
 
     fn verifier(
@@ -189,9 +192,12 @@ impl TlsFiles {
         builder.build().map_err(|error| invalid(format!("cannot be used: {error}")))
     }
 
-    /// Says so if everyone on this machine can read the private key. Mounted secrets often are like that, so it is no reason to
-    /// refuse a start.
-    pub(super) fn warn_of_open_key(&self) {
+    /// Says what is amiss and no reason to refuse a start: a chain with a gap, since some clients know what is missing; a private
+    /// key that everyone on this machine can read, since mounted secrets often are like that.
+    pub(super) fn warn_of_flaws(&self, served: &ServedCertificate) {
+        if let Some(gap) = &served.gap {
+            tracing::warn!(file = %self.certificate.display(), "the certificate in tls.cert_file {gap}");
+        }
         let mode = std::fs::metadata(&self.key).map(|data| data.permissions().mode());
         if mode.is_ok_and(|mode| mode & 0o007 != 0) {
             tracing::warn!(file = %self.key.display(), "every user of this machine can use the private key in tls.key_file; chmod 600");
@@ -200,7 +206,7 @@ impl TlsFiles {
 }
 
 fn read(setting: &'static str, path: &Path) -> Result<Vec<u8>, TlsFileError> {
-    pem::read(path).map_err(|source| TlsFileError::Unreadable { setting, path: path.to_owned(), source })
+    tls_file::read(path).map_err(|source| TlsFileError::Unreadable { setting, path: path.to_owned(), source })
 }
 
 fn expiry(certificate: &CertificateDer<'_>) -> Result<Timestamp, String> {

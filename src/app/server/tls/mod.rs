@@ -38,7 +38,7 @@ pub fn open(
     if served.expires <= clock.now() {
         tracing::warn!("the certificate in tls.cert_file has expired; clients will refuse it");
     }
-    files.warn_of_open_key();
+    files.warn_of_flaws(&served);
     metrics.certificate_expiry.set(served.expires.micros() / 1_000_000);
     let port = Arc::new(TlsPort::new(served.server, metrics.clone()));
     let watch = CertificateWatch::new(files, &read, (Arc::clone(&port), metrics), hangups, Arc::clone(clock));

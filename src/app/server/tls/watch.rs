@@ -84,11 +84,11 @@ impl CertificateWatch {
     }
 
     fn serve(&self, served: ServedCertificate) {
+        self.files.warn_of_flaws(&served);
         self.port.replace(served.server);
         self.metrics.reloads.inc();
         self.metrics.files_usable.set(1);
         self.metrics.certificate_expiry.set(served.expires.micros() / 1_000_000);
-        self.files.warn_of_open_key();
         let expires = jiff::Timestamp::from_microsecond(served.expires.micros()).map(|time| time.to_string());
         tracing::info!(expires = expires.unwrap_or_default(), "new connections get the new certificate");
     }

@@ -120,9 +120,16 @@ fn files_that_do_not_fit_keep_a_server_from_starting_and_say_why() {
     let text = folder.path().join("text.pem");
     std::fs::write(&text, "no PEM").expect("it can be written");
     let missing = folder.path().join("missing.pem");
+    let (encrypted, reversed) = (folder.path().join("encrypted.pem"), pair.among(&authority.pem, "").cert);
+    let mut locking = Command::new("openssl");
+    locking.args(["pkey", "-aes256", "-passout", "pass:secret", "-in"]).arg(&pair.key).arg("-out").arg(&encrypted);
+    assert!(locking.status().expect("openssl is there").success());
     let refused = |launch: Launch| launch.try_start().err().expect("it is refused");
     for (cert, key, words) in [
         (&pair.cert, &other.key, "is not the key of"),
+        (&reversed, &pair.key, "wrong order: the one of the private key is number 2 in it; put it first"),
+        (&pair.cert, &encrypted, "is encrypted, and a password cannot be given; decrypt it"),
+        (&pair.key, &pair.cert, "but a private key; are the two files swapped?"),
         (&text, &pair.key, "has no certificate in PEM form"),
         (&pair.cert, &text, "has no private key in PEM form"),
         (&missing, &pair.key, "tls.cert_file"),

@@ -8,10 +8,12 @@ use tallystone::client::{Client, ClientTls};
 use tallystone::proto::admin::v1::{CreateNamespaceRequest, Namespace};
 use tallystone::proto::counter::v1::AddCountRequest;
 use tokio::time::{MissedTickBehavior, interval};
+use tonic::Request;
 
 use super::{client, der, handshake, in_memory, metric, trusting};
 use crate::support::certificates::{Authority, replace};
-use crate::support::harness::{EndsWith, Server, eventually};
+use crate::support::harness::{EndsWith, PATIENCE, Server, eventually};
+use crate::support::yardstick::Yardstick;
 
 /// New handshakes show a new certificate within this time.
 const SEEN_WITHIN: Duration = Duration::from_secs(15);
@@ -32,6 +34,20 @@ fn add() -> AddCountRequest {
     }
 }
 
+/// A call whose time is no law.
+fn patient<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.set_timeout(PATIENCE);
+    request
+}
+
+/// A yardstick of handshakes beside a server, which takes no others.
+fn beside(server: &Server, authority: &Authority) -> Yardstick {
+    let (address, authority) = (server.address, authority.pem.clone());
+    // Whatever comes, it took its time.
+    Yardstick::of_process(server.pid(), move || drop(handshake(address, &authority, &["h2"], None)))
+}
+
 async fn calls(server: Arc<Server>, tls: ClientTls, number: u64, stop: Arc<AtomicBool>, done: Arc<AtomicU64>) {
     let mut pace = interval(CALL_EVERY);
     pace.set_missed_tick_behavior(MissedTickBehavior::Skip);
@@ -43,7 +59,7 @@ async fn calls(server: Arc<Server>, tls: ClientTls, number: u64, stop: Arc<Atomi
         if made.is_multiple_of(CALLS_OF_A_CONNECTION) {
             connected = client(&server, &tls);
         }
-        connected.counters().add_count(add()).await.expect("no call fails");
+        connected.counters().add_count(patient(add())).await.expect("no call fails");
         done.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -57,7 +73,7 @@ async fn a_certificate_replaced_under_load_is_shown_within_15_s_and_no_call_fail
     let tls = trusting(&authority.file);
     let namespace = Namespace { name: "default".to_owned(), ..Namespace::default() };
     let create = CreateNamespaceRequest { namespace: Some(namespace), ..CreateNamespaceRequest::default() };
-    client(&server, &tls).namespaces().create_namespace(create).await.expect("a namespace");
+    client(&server, &tls).namespaces().create_namespace(patient(create)).await.expect("a namespace");
     let (stop, done): (Arc<AtomicBool>, Arc<AtomicU64>) = Default::default();
     let ends = EndsWith(&stop);
     let callers: Vec<_> = (0..CALLERS)
@@ -71,7 +87,8 @@ async fn a_certificate_replaced_under_load_is_shown_within_15_s_and_no_call_fail
     next.replaces(&pair);
     let shown = || handshake(server.address, &authority.pem, &["h2"], None).expect("a session").certificate;
     let is_new = || shown() == der(&next);
-    assert!(tokio::task::block_in_place(|| eventually(SEEN_WITHIN, is_new)), "{}", server.printed());
+    let yardstick = beside(&server, &authority);
+    tokio::task::block_in_place(|| yardstick.comes(since, SEEN_WITHIN, "the new certificate is shown", is_new));
     println!("seen after {:?}, {} calls", since.elapsed(), done.load(Ordering::Relaxed));
     let made = done.load(Ordering::Relaxed);
     let goes_on = || done.load(Ordering::Relaxed) > made + 20 * CALLERS;
@@ -105,19 +122,19 @@ fn a_broken_pair_changes_nothing_and_shows_until_a_signal_brings_a_good_one() {
         breaks();
         server.signal(libc::SIGHUP);
         let is_counted = || number("tallystone_tls_reload_failures_total") == f64::from(failures);
-        assert!(eventually(SEEN_WITHIN, is_counted), "{failures}: {}", server.printed());
+        assert!(eventually(PATIENCE, is_counted), "{failures}: {}", server.printed());
         assert_eq!((number("tallystone_tls_files_usable"), shown()), (0.0, first.clone()));
     }
     // Looked at again, the same files are no news.
     server.signal(libc::SIGHUP);
     let told = |line: &str| server.printed().matches(line).count();
-    assert!(eventually(SEEN_WITHIN, || told("SIGHUP") >= 4), "{}", server.printed());
+    assert!(eventually(PATIENCE, || told("SIGHUP") >= 4), "{}", server.printed());
     assert_eq!(told("cannot be used; the certificate of before is served"), 3, "{}", server.printed());
     assert_eq!(number("tallystone_tls_reloads_total"), 0.0);
     next.replaces(&pair);
-    let since = Instant::now();
+    let (since, yardstick) = (Instant::now(), beside(&server, &authority));
     server.signal(libc::SIGHUP);
-    assert!(eventually(HEARD_WITHIN, || shown() == der(&next)), "{}", server.printed());
+    yardstick.comes(since, HEARD_WITHIN, "the new certificate is shown", || shown() == der(&next));
     println!("seen after {:?}", since.elapsed());
     assert_eq!(number("tallystone_tls_files_usable"), 1.0);
     assert_eq!(number("tallystone_tls_reload_failures_total"), 3.0);

@@ -70,3 +70,31 @@ fn the_environment_names_the_authority_for_servers_with_tls_and_says_nothing_to_
     }
     assert!(eventually(super::HANDSHAKE_WITHIN, || handshake(server.address, &authority.pem, &["h2"], None).is_ok()));
 }
+
+#[test]
+fn a_certificate_in_between_that_the_server_does_not_send_is_named_as_a_cause() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let root = Authority::new(folder.path(), "root");
+    let between = root.between("between");
+    let (alone, ca) = (between.local("server"), root.file.to_str().expect("UTF-8"));
+    let server = in_memory(&alone).start();
+    let (code, told) = ask(&url(&server), &["--ca-file", ca]);
+    let words = ["does not send the certificates between", "must hold those in between too"];
+    assert!(code == 4 && words.iter().all(|word| told.contains(word)), "{code} {told}");
+    let server = in_memory(&alone.among("", &between.pem)).start();
+    let (code, told) = ask(&url(&server), &["--ca-file", ca]);
+    assert_eq!(code, 0, "{told}");
+    let server = in_memory(&between.local("gap").among("", &root.pem)).start();
+    server.wait_for_line("number 1 in it was not signed by number 2");
+}
+
+#[test]
+fn the_key_of_another_certificate_is_refused_before_any_call() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let authority = Authority::new(folder.path(), "one");
+    let file = |path: &std::path::Path| path.to_str().expect("UTF-8").to_owned();
+    let (own, other) = (authority.local("own"), authority.local("other"));
+    let shown = ["--client-cert", &file(&own.cert), "--client-key", &file(&other.key)];
+    let (code, told) = ask("https://127.0.0.1:1", &shown);
+    assert!(code == 2 && told.contains("the private key is not the key of the certificate"), "{code} {told}");
+}
