@@ -68,7 +68,7 @@ pub fn decode_event(bytes: &[u8]) -> Result<(Change, Provenance), CorruptValue> 
     let change = Change::from_code(stored.kind, stored.delta)
         .ok_or_else(|| CorruptValue::new(WHAT, format!("kind {}", stored.kind)))?;
     let text = std::str::from_utf8(&stored.provenance).map_err(|error| CorruptValue::new(WHAT, error.to_string()))?;
-    let provenance = Provenance::new(text).map_err(|reject| CorruptValue::new(WHAT, reject.message))?;
+    let provenance = Provenance::stored(text).map_err(|reject| CorruptValue::new(WHAT, reject.message))?;
     Ok((change, provenance))
 }
 
@@ -405,7 +405,9 @@ mod tests {
         }
 
         #[test]
-        fn an_event_keeps_its_change_and_provenance(delta in any::<i64>(), text in "[a-z ]{0,256}", kind in 0..4) {
+        fn an_event_keeps_its_change_and_provenance(
+            delta in any::<i64>(), text in "[a-z ]{0,256}", caller in proptest::option::of("[a-z]{1,64}"), kind in 0..4,
+        ) {
             let change = match kind {
                 0 => Change::Add(delta),
                 1 => Change::Clear,
@@ -413,7 +415,8 @@ mod tests {
                 // The range ends with 3.
                 _ => Change::Total(delta),
             };
-            let provenance = Provenance::new(&text).expect("at most 256 bytes");
+            let claimed = Provenance::new(&text).expect("at most 256 bytes");
+            let provenance = claimed.by(caller.as_deref());
             prop_assert_eq!(decode_event(&encode_event(change, &provenance)), Ok((change, provenance)));
         }
 

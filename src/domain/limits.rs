@@ -24,6 +24,8 @@ pub const NAMESPACE_NAME_BYTES_MAX: usize = 64;
 pub const TOKEN_BYTES_MAX: usize = 64;
 /// The longest provenance, in bytes.
 pub const PROVENANCE_BYTES_MAX: usize = 256;
+/// The longest stored provenance, in bytes: a principal, and in brackets what its call claims.
+pub const STORED_PROVENANCE_BYTES_MAX: usize = PRINCIPAL_NAME_BYTES_MAX + " ()".len() + PROVENANCE_BYTES_MAX;
 /// The longest source of a cumulative report, in bytes.
 pub const SOURCE_BYTES_MAX: usize = 40;
 /// The most sources one cumulative counter adds up.

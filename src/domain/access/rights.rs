@@ -224,6 +224,11 @@ impl CounterScope {
         if common.starts_with(prefix) { common } else { prefix }
     }
 
+    /// The principal that calls; none if callers need not say it.
+    pub fn caller(&self) -> Option<&str> {
+        self.rights.caller.as_ref().map(|(name, _)| name.as_str())
+    }
+
     /// Whether a list may show a counter.
     pub fn shows(&self, counter: &CounterName) -> bool {
         self.rights.allows(AccessResource::Counter { namespace: self.namespace.as_str(), counter: counter.as_str() })

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use crate::limits::PROVENANCE_BYTES_MAX;
+use crate::limits::{PROVENANCE_BYTES_MAX, STORED_PROVENANCE_BYTES_MAX};
 use crate::reason::{Reason, Reject};
 use crate::time::Timestamp;
 
@@ -164,20 +164,42 @@ impl Change {
     }
 }
 
-/// The origin of a change, a person or a program: at most 256 bytes of text.
+/// The origin of a change, a person or a program: at most 256 bytes of text, and the principal of the call before it.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Provenance(Option<Box<str>>);
 
 impl Provenance {
-    /// Validates a provenance; an empty text means none.
+    /// Validates what a call claims; an empty text means none.
     pub fn new(text: &str) -> Result<Self, Reject> {
-        if text.len() > PROVENANCE_BYTES_MAX {
-            return Err(Reject::new(
-                Reason::InvalidProvenance,
-                format!("provenance has {} bytes; shorten it to {PROVENANCE_BYTES_MAX}", text.len()),
-            ));
+        Self::of_at_most(PROVENANCE_BYTES_MAX, text)
+    }
+
+    /// Reads what was stored.
+    pub fn stored(text: &str) -> Result<Self, Reject> {
+        Self::of_at_most(STORED_PROVENANCE_BYTES_MAX, text)
+    }
+
+    fn of_at_most(most: usize, text: &str) -> Result<Self, Reject> {
+        if text.len() > most {
+            let what = format!("provenance has {} bytes; shorten it to {most}", text.len());
+            return Err(Reject::new(Reason::InvalidProvenance, what));
         }
         Ok(Self((!text.is_empty()).then(|| text.into())))
+    }
+
+    /// The same behind the principal of the call: `PRINCIPAL (CLAIM)`. A principal has no bracket in its name, so no claim looks
+    /// like one. Without a principal the claim stands alone.
+    pub fn by(self, caller: Option<&str>) -> Self {
+        match (caller, &self.0) {
+            (None, _) => self,
+            (Some(caller), None) => Self(Some(caller.into())),
+            (Some(caller), Some(claim)) => Self(Some(format!("{caller} ({claim})").into())),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_none(&self) -> bool {
+        self.0.is_none()
     }
 
     /// Returns the text, empty if there is none.

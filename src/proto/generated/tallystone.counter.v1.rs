@@ -25,7 +25,7 @@ pub struct AddCountRequest {
     /// The token of this change. If it is absent, the server makes one, and the call is not idempotent.
     #[prost(message, optional, tag = "4")]
     pub idempotency_token: ::core::option::Option<IdempotencyToken>,
-    /// Who or what made the change, at most 256 bytes. ListCountEvents shows it.
+    /// What the caller claims to be, or why it makes the change, at most 256 bytes. ListCountEvents shows it.
     #[prost(string, tag = "5")]
     pub provenance: ::prost::alloc::string::String,
 }
@@ -63,7 +63,7 @@ pub struct AddAndGetCountRequest {
     /// The token of this change.
     #[prost(message, optional, tag = "4")]
     pub idempotency_token: ::core::option::Option<IdempotencyToken>,
-    /// Who or what made the change.
+    /// What the caller claims to be, or why it makes the change, as in AddCount.
     #[prost(string, tag = "5")]
     pub provenance: ::prost::alloc::string::String,
     /// How recent the count has to be.
@@ -175,7 +175,7 @@ pub struct ClearCountRequest {
     /// The token of this clear. A retry does not clear a second time.
     #[prost(message, optional, tag = "3")]
     pub idempotency_token: ::core::option::Option<IdempotencyToken>,
-    /// Who or what made the change.
+    /// What the caller claims to be, or why it makes the change, as in AddCount.
     #[prost(string, tag = "4")]
     pub provenance: ::prost::alloc::string::String,
 }
@@ -213,7 +213,7 @@ pub struct AddItem {
     /// The token of this change.
     #[prost(message, optional, tag = "3")]
     pub idempotency_token: ::core::option::Option<IdempotencyToken>,
-    /// Who or what made the change.
+    /// What the caller claims to be, or why it makes the change, as in AddCount.
     #[prost(string, tag = "4")]
     pub provenance: ::prost::alloc::string::String,
 }
@@ -659,7 +659,8 @@ pub struct CountEvent {
     /// The delta of an add, or the total of a total event.
     #[prost(int64, tag = "4")]
     pub delta: i64,
-    /// Who or what made the change.
+    /// Who or what made the change. Where callers show a key, it begins with the principal of the call, and what the call claims
+    /// stands behind it in brackets: `app (nightly job)`. An add without a claim has none; a clear always has its principal.
     #[prost(string, tag = "5")]
     pub provenance: ::prost::alloc::string::String,
 }

@@ -258,16 +258,32 @@ fn refused_calls_are_sampled_with_the_true_principal() {
 }
 
 #[test]
-fn a_key_that_clears_a_counter_or_copies_everything_leaves_its_name() {
+fn a_key_that_clears_a_counter_or_copies_everything_leaves_its_name_there_and_in_the_events() {
     let (server, admin, folder) = keyed();
     let (code, app, told) = command_with(&server, &admin, &["key", "create", "app", "--grant", "counter-writer"]);
     assert_eq!(code, 0, "{told}");
     let namespace = json!({"namespace": {"name": "default"}});
     let made = post(&server, "/tallystone.admin.v1.NamespaceService/CreateNamespace", &admin, &namespace);
     assert_eq!(made.status, 200, "{}", made.body);
-    let clear = json!({"namespace": "default", "counterName": "views"});
-    let cleared = post(&server, "/tallystone.counter.v1.CounterService/ClearCount", app.trim(), &clear);
-    assert_eq!(cleared.status, 200, "{}", cleared.body);
+    let counter = |method: &str, more: Value| {
+        let mut body = json!({"namespace": "default", "counterName": "views"});
+        body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+        let answer = post(&server, &format!("/tallystone.counter.v1.CounterService/{method}"), app.trim(), &body);
+        assert_eq!(answer.status, 200, "{}", answer.body);
+        answer.json()
+    };
+    counter("AddCount", json!({"delta": "1"}));
+    counter("AddCount", json!({"delta": "1", "provenance": "boss"}));
+    counter("ClearCount", json!({"provenance": "oops"}));
+    counter("ClearCount", json!({}));
+    let events = counter("ListCountEvents", json!({}));
+    let origins: Vec<&str> = events["events"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|event| event["provenance"].as_str().unwrap_or(""))
+        .collect();
+    assert_eq!(origins, ["", "app (boss)", "app (oops)", "app"], "{events}");
     let copy = folder.path().join("copy");
     let (code, _, told) = command_with(&server, &admin, &["backup", copy.to_str().expect("a path")]);
     assert_eq!(code, 0, "{told}");
