@@ -7,6 +7,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
+use bytes::Bytes;
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
@@ -243,11 +244,25 @@ impl From<ApiError> for Status {
 
 /// Adds our reason to a status of the gRPC library that lacks one.
 ///
-/// The library refuses only requests that it cannot read: too large, truncated, compressed, not protobuf.
+/// The library refuses only requests that it cannot read: too large, truncated, compressed, not protobuf. How a message is
+/// compressed is a matter of the protocol: its code and metadata stay, since clients fall back by them.
+/// Source: the gRPC document on compression.
 pub fn with_reason(status: Status) -> Status {
     if !status.details().is_empty() {
         return status;
     }
+    let is_about_compression = status.code() == Code::Unimplemented || status.message().contains("compressed-flag");
+    let told = told_by_reason(&status);
+    match is_about_compression {
+        true => {
+            let details = Bytes::copy_from_slice(told.details());
+            Status::with_details_and_metadata(status.code(), told.message(), details, status.metadata().clone())
+        }
+        false => told,
+    }
+}
+
+fn told_by_reason(status: &Status) -> Status {
     let what = status.message();
     let refusal = match status.code() {
         Code::OutOfRange | Code::ResourceExhausted => {
@@ -255,7 +270,7 @@ pub fn with_reason(status: Status) -> Status {
         }
         Code::Unimplemented => ApiError::new(
             Reason::InvalidContentType,
-            format!("the message cannot be read: {what}; send it uncompressed"),
+            format!("the message cannot be read: {what}; send it uncompressed, or by gzip"),
         ),
         Code::Internal => ApiError::new(
             Reason::InvalidArgument,

@@ -16,6 +16,7 @@ use prost::Message as _;
 use tokio_util::sync::CancellationToken;
 use tonic::Status;
 use tonic::body::Body;
+use tonic::codec::CompressionEncoding;
 use tonic::codegen::Service;
 use tonic::transport::server::TcpConnectInfo;
 use tonic_web::GrpcWebLayer;
@@ -64,6 +65,14 @@ use tallystone_proto::history::v1::history_service_server::HistoryServiceServer;
 use tallystone_proto::internal::v1::rollup_signal_service_server::{self, RollupSignalServiceServer};
 use tallystone_proto::queue::v1::queue_service_server::QueueServiceServer;
 use tallystone_proto::rule::v1::rule_service_server::RuleServiceServer;
+
+/// A service with what every service reads: messages up to the bound of bodies, also ones that are compressed by gzip. The bound
+/// counts what they hold.
+macro_rules! reading {
+    ($service:expr) => {
+        $service.max_decoding_message_size(BODY_BYTES_MAX).accept_compressed(CompressionEncoding::Gzip)
+    };
+}
 
 const AUDIT: &str = audit_service_server::SERVICE_NAME;
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
@@ -161,47 +170,39 @@ impl Gateway {
     /// Opens the services over an engine. Call it once.
     pub fn open(&self, engine: &Engine) {
         let counters = CountersApi::new(engine.counting(), self.calls.drain.clone());
-        self.methods.mount(COUNTERS, CounterServiceServer::new(counters).max_decoding_message_size(BODY_BYTES_MAX));
-        let namespaces = NamespacesApi::new(engine.namespaces());
-        self.methods
-            .mount(NAMESPACES, NamespaceServiceServer::new(namespaces).max_decoding_message_size(BODY_BYTES_MAX));
+        self.methods.mount(COUNTERS, reading!(CounterServiceServer::new(counters)));
+        self.methods.mount(NAMESPACES, reading!(NamespaceServiceServer::new(NamespacesApi::new(engine.namespaces()))));
         let queues = QueuesApi::new(engine.queues(), self.calls.drain.clone());
-        self.methods.mount(QUEUES, QueueServiceServer::new(queues).max_decoding_message_size(BODY_BYTES_MAX));
-        let history = HistoryApi::new(engine);
-        self.methods.mount(HISTORY, HistoryServiceServer::new(history).max_decoding_message_size(BODY_BYTES_MAX));
+        self.methods.mount(QUEUES, reading!(QueueServiceServer::new(queues)));
+        self.methods.mount(HISTORY, reading!(HistoryServiceServer::new(HistoryApi::new(engine))));
         let experiments = ExperimentsApi::new(engine.experiments());
-        self.methods
-            .mount(EXPERIMENTS, ExperimentServiceServer::new(experiments).max_decoding_message_size(BODY_BYTES_MAX));
-        let rules = RulesApi::new(engine.rules());
-        self.methods.mount(RULES, RuleServiceServer::new(rules).max_decoding_message_size(BODY_BYTES_MAX));
-        let keys = KeyServiceServer::new(KeysApi::new(engine.keys())).max_decoding_message_size(BODY_BYTES_MAX);
-        self.methods.mount(KEYS, keys);
+        self.methods.mount(EXPERIMENTS, reading!(ExperimentServiceServer::new(experiments)));
+        self.methods.mount(RULES, reading!(RuleServiceServer::new(RulesApi::new(engine.rules()))));
+        self.methods.mount(KEYS, reading!(KeyServiceServer::new(KeysApi::new(engine.keys()))));
         self.identity.open(engine.keys(), engine.is_in_fleet().then(|| engine.signalled()));
         // A server that shares its store with nobody has nobody to hear signals from.
         if engine.is_in_fleet() {
             let signals = RollupSignalsApi::new(engine.signalled());
-            let signals = RollupSignalServiceServer::new(signals).max_decoding_message_size(BODY_BYTES_MAX);
-            self.methods.mount(ROLLUP_SIGNALS, signals);
+            self.methods.mount(ROLLUP_SIGNALS, reading!(RollupSignalServiceServer::new(signals)));
         }
     }
 
     /// Opens the service of backups, for a store that can be backed up. Call it once.
     pub fn open_backups(&self, backups: Option<Arc<dyn Backups>>) {
         let backups = BackupsApi::new(backups, self.calls.drain.clone());
-        self.methods.mount(BACKUPS, BackupServiceServer::new(backups).max_decoding_message_size(BODY_BYTES_MAX));
+        self.methods.mount(BACKUPS, reading!(BackupServiceServer::new(backups)));
     }
 
     /// Opens the service that tells how the server is. Call it once.
     pub fn open_status(&self, source: Arc<dyn StatusSource>) {
         let status = StatusApi::new(source);
-        self.methods.mount(STATUS, StatusServiceServer::new(status).max_decoding_message_size(BODY_BYTES_MAX));
+        self.methods.mount(STATUS, reading!(StatusServiceServer::new(status)));
     }
 
     /// Records acts of operators from now on, and opens the service that lists them. Call it once, before `open`.
     pub fn open_audit(&self, audit: Audit) {
         self.calls.audit.get_or_init(|| audit.clone());
-        self.methods
-            .mount(AUDIT, AuditServiceServer::new(AuditApi::new(audit)).max_decoding_message_size(BODY_BYTES_MAX));
+        self.methods.mount(AUDIT, reading!(AuditServiceServer::new(AuditApi::new(audit))));
     }
 
     /// Shows what a collector reads on the metrics page as well.

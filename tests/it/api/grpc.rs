@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 use tallystone::proto::counter::v1 as wire;
 use tokio_stream::StreamExt;
+use tonic::codec::CompressionEncoding;
 use tonic::{Code, Request, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus;
@@ -62,6 +63,31 @@ async fn a_method_that_does_not_exist_is_unimplemented_with_a_reason() {
         let status = grpc.unary(request, path.parse().expect("a path"), codec).await.expect_err("no such method");
         assert_eq!((status.code(), reason(&status)), (Code::Unimplemented, "UNKNOWN_METHOD".to_owned()), "{path}");
     }
+}
+
+#[tokio::test]
+async fn messages_by_gzip_are_read_and_another_encoding_is_told_which_ones_are() {
+    let server = Wire::start().await;
+    let mut client = server.counters().await.send_compressed(CompressionEncoding::Gzip);
+    client.add_count(add("packed", "t")).await.expect("it is read");
+    let read = server.post("GetCount", r#"{"namespace": "exact", "counter_name": "packed"}"#).await.1;
+    assert_eq!(read["count"], "1");
+    // As gRPC-Web: no client of the library sends what it was not built for.
+    let message = "\u{a}\u{5}exact\u{12}\u{6}packed";
+    let frame =
+        |flag: char| format!("{flag}\0\0\0{}{message}", char::from(u8::try_from(message.len()).expect("short")));
+    let ask = async |encoding: Option<&str>, flag: char| {
+        let mut headers = vec![("content-type", "application/grpc-web+proto"), ("x-grpc-web", "1")];
+        headers.extend(encoding.map(|name| ("grpc-encoding", name)));
+        let answer = server.http("POST", &format!("{COUNTERS}/GetCount"), &headers, &frame(flag)).await;
+        format!("{}{}", answer.head, answer.body).to_ascii_lowercase().replace(": ", ":")
+    };
+    let told = ask(Some("snappy"), '\u{1}').await;
+    assert!(told.contains("grpc-status:12") && told.contains("grpc-accept-encoding:gzip"), "{told}");
+    let told = ask(None, '\u{1}').await;
+    assert!(told.contains("grpc-status:13") && told.contains("compressed-flag"), "{told}");
+    let told = ask(Some("gzip"), '\u{1}').await;
+    assert!(told.contains("grpc-status:3"), "what is not gzip is a broken message: {told}");
 }
 
 #[tokio::test]

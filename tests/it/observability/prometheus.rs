@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use serde_json::Value;
@@ -35,6 +36,17 @@ fn promtool_finds_nothing_wrong_with_the_metrics_of_a_server() {
     // It would find something.
     let found = promtool(&["check", "metrics"], &page.replace("_total", "_sum")).expect_err("bad names");
     assert!(found.contains("counter"), "{found}");
+}
+
+#[test]
+fn a_scraper_that_asks_for_gzip_gets_the_page_by_gzip() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(folder.path());
+    let url = format!("http://{}/metrics", server.address);
+    let asked = Command::new("curl").args(["-sS", "-i", "--compressed", &url]).output().expect("curl is installed");
+    let told = String::from_utf8_lossy(&asked.stdout).to_ascii_lowercase();
+    assert!(told.contains("content-encoding: gzip") && told.ends_with("# eof\n"), "{told}");
+    assert!(!server.get("/metrics").head.to_ascii_lowercase().contains("content-encoding"));
 }
 
 #[test]
