@@ -34,7 +34,7 @@ use std::time::Duration;
 
 use tonic::Status;
 use tonic::metadata::{Ascii, MetadataValue};
-use tonic::transport::Endpoint;
+use tonic::transport::{Endpoint, Uri};
 
 use tallystone_proto::admin::v1::backup_service_client::BackupServiceClient;
 use tallystone_proto::admin::v1::key_service_client::KeyServiceClient;
@@ -215,8 +215,10 @@ pub fn endpoint(address: &str, tls: &ClientTls) -> Result<Endpoint, AddressError
         }
     };
     let endpoint = Endpoint::from_shared(uri).map_err(|error| refuse(error.to_string()))?;
-    if endpoint.uri().port().is_none() {
-        return Err(refuse("the port is missing".to_owned()));
+    match endpoint.uri().port_u16() {
+        Some(1..) => {}
+        None if !names_a_port(endpoint.uri()) => return Err(refuse("the port is missing".to_owned())),
+        Some(0) | None => return Err(refuse("the port must be a number from 1 to 65535".to_owned())),
     }
     let is_secure = endpoint.uri().scheme_str() == Some("https");
     match is_secure {
@@ -224,6 +226,13 @@ pub fn endpoint(address: &str, tls: &ClientTls) -> Result<Endpoint, AddressError
         false if tls.is_default() => Ok(endpoint),
         false => Err(refuse("certificates apply to https:// only; write https:// before the address".to_owned())),
     }
+}
+
+/// Whether something stands where a port does, be it one or not.
+fn names_a_port(uri: &Uri) -> bool {
+    let authority = uri.authority().map_or("", |authority| authority.as_str());
+    // The last part of an address in brackets is none.
+    authority.rsplit_once(':').is_some_and(|(_, port)| !port.is_empty() && !port.ends_with(']'))
 }
 
 /// The text of the deepest cause.

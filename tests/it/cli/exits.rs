@@ -47,6 +47,7 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["server", "wait-ready", "--server", "127.0.0.1:1", "--timeout", "200ms"], 5, "was not ready within"),
         (&["server", "wait-ready", "--server", "a b"], 2, "is not a server address"),
         (&["server", "wait-ready", "--server", "localhost"], 2, "the port is missing"),
+        (&["server", "wait-ready", "--server", "localhost:99999"], 2, "the port must be a number from 1 to 65535"),
         (&["server", "wait-ready", "--server", "ftp://localhost:1"], 2, "scheme ftp is not supported"),
         (&["explain-error", "NOTHING"], 2, "no such reason; `tallystone explain-error` lists them all"),
         (&["counter", "get", "views", "--server", "ftp://127.0.0.1:1"], 2, "scheme ftp is not supported"),
