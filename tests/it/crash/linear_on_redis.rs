@@ -18,6 +18,8 @@ use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
 use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::{Moment, PowerCut};
 
+/// The stories of two servers in a usual run; `--long` tells 100.
+const STORIES: u32 = 3;
 const LIVES: u64 = 3;
 const CALLERS_OF_EACH: u64 = 3;
 /// How long a server may take to be back after its Redis is, on a busy machine.
@@ -29,7 +31,7 @@ fn what_callers_of_two_servers_on_redis_saw_over_kills_is_one_story() {
     let Some(redis) = or_skip(RedisServer::start_with(Build::Redis7, settings)) else { return };
     let mut test = CrashTest::new("what_callers_of_two_servers_on_redis_saw_over_kills_is_one_story");
     let mut servers = [Member::start(&redis), Member::start(&redis)];
-    for story in 0..rounds(6, 100) {
+    for story in 0..rounds(STORIES, 100) {
         tell(&mut test, &redis, &mut servers, story);
     }
 }
@@ -40,7 +42,7 @@ fn what_callers_saw_over_kills_and_power_cuts_of_a_safe_redis_is_one_story() {
     let Some(mut redis) = or_skip(RedisServer::start_with(Build::Redis7, settings)) else { return };
     let mut test = CrashTest::new("what_callers_saw_over_kills_and_power_cuts_of_a_safe_redis_is_one_story");
     let member = Member::start(&redis);
-    for story in 0..rounds(2, 34) {
+    for story in 0..rounds(1, 34) {
         let queue = format!("safe-{story}");
         let told = Story { queue, recorder: Recorder::default(), held: Arc::default(), over: Arc::default() };
         for life in 0..LIVES {

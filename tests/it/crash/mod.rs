@@ -41,6 +41,14 @@ use crate::support::powerloss::{Moment, PowerCut};
 use checks::CheckError;
 use load::{Plan, Records, WORKERS, WhenGone};
 
+/// The kills that an add is safe from: those of a usual run, and of `--long`.
+const KILLS: u32 = 25;
+const KILLS_LONG: u32 = 500;
+
+/// The same of power cuts. Few of them lose anything, so a usual run has more of them than of kills.
+const POWER_CUTS: u32 = 30;
+const POWER_CUTS_LONG: u32 = 300;
+
 /// The number of rounds: `usual` for a normal run, `long` for `tests/run --long`.
 fn rounds(usual: u32, long: u32) -> u32 {
     if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() { long } else { usual }
@@ -49,7 +57,7 @@ fn rounds(usual: u32, long: u32) -> u32 {
 #[test]
 fn no_kill_loses_or_doubles_an_add() {
     let mut test = CrashTest::new("no_kill_loses_or_doubles_an_add");
-    for round in 0..rounds(50, 500) {
+    for round in 0..rounds(KILLS, KILLS_LONG) {
         test.round = round;
         if round % 5 == 4 {
             test.kill_in_recovery();
@@ -68,7 +76,7 @@ fn no_kill_loses_or_doubles_an_add() {
 fn no_power_cut_loses_or_doubles_an_add() {
     let mut test = CrashTest::new("no_power_cut_loses_or_doubles_an_add");
     let mut cuts = 0;
-    for round in 0..rounds(30, 300) {
+    for round in 0..rounds(POWER_CUTS, POWER_CUTS_LONG) {
         test.round = round;
         let cut = test.power_cut();
         cuts += 1;

@@ -106,7 +106,7 @@ fn covered(server: &Server) -> BTreeMap<u64, u32> {
 #[test]
 fn no_kill_skips_or_doubles_a_crossing_of_a_rule() {
     let mut world = CrashTest::new("no_kill_skips_or_doubles_a_crossing_of_a_rule");
-    let lives = u64::from(rounds(5, 20));
+    let lives = u64::from(rounds(3, 20));
     let mut count = 0;
     for life in 1..=lives {
         world.round = u32::try_from(life).expect("few");
