@@ -44,7 +44,7 @@ async fn open(node: &str, keyspace: &str) -> Opened {
         data_center: None,
         credentials: None,
         tls: None,
-        timeout: Duration::from_secs(5),
+        timeout: Duration::from_secs(60),
     };
     let session = connect(&options, &deadline()).await.expect("a session");
     let replication = schema::Replication::new(vec![("datacenter1".to_owned(), 1)]);

@@ -1,6 +1,7 @@
 //! Health by service where counters and queues are kept in different stores.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use serde_json::json;
 use tallystone::adapters::cassandra::{Cassandra, Options};
@@ -12,10 +13,11 @@ use tallystone::ports::{Clock, StoreHandle};
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use super::{DRAIN_DEADLINE, Wire};
-use crate::engines::cassandra::{patience, run, settings};
+use crate::engines::cassandra::{patience, read_a_row, run, settings};
 use crate::server::readiness::{AWAY_WITHIN, BACK_WITHIN, COUNTERS, QUEUES, Watched, health};
 use crate::servers::cassandra;
-use crate::support::harness::PATIENCE;
+use crate::support::harness::{PATIENCE, http};
+use crate::support::yardstick::Yardstick;
 
 const COUNTERS_ALONE: ServicesOfStore = ServicesOfStore { counters: true, queues: false };
 const QUEUES_ALONE: ServicesOfStore = ServicesOfStore { counters: false, queues: true };
@@ -60,8 +62,13 @@ async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away()
     let mut queues = Watched::of(server.address, QUEUES).await;
     assert_eq!((counters.next(PATIENCE).await, queues.next(PATIENCE).await), (Some(Serving), Some(Serving)));
 
+    let address = server.address;
+    // Whatever comes, it took its time.
+    let empty_call = move || drop(http(address, "GET", "/healthz", &[], ""));
     node.pause();
-    assert_eq!(counters.next(AWAY_WITHIN).await, Some(NotServing));
+    let (paused, yardstick) = (Instant::now(), Yardstick::of(empty_call));
+    assert_eq!(counters.next(PATIENCE).await, Some(NotServing));
+    yardstick.holds(paused, AWAY_WITHIN, "it is pushed");
     assert_eq!((health(server.address, QUEUES).await, health(server.address, "").await), (Serving, NotServing));
     let page = server.http("GET", "/readyz", &[], "").await;
     assert_eq!(page.status, 503);
@@ -75,7 +82,14 @@ async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away()
     assert_eq!(taken["leases"][0]["message"]["messageId"], "a", "{taken}");
 
     node.resume();
-    assert_eq!(counters.next(BACK_WITHIN).await, Some(Serving));
+    let at = node.address();
+    let empty_calls = move || {
+        empty_call();
+        drop(read_a_row(at));
+    };
+    let (resumed, yardstick) = (Instant::now(), Yardstick::of(empty_calls));
+    assert_eq!(counters.next(PATIENCE).await, Some(Serving));
+    yardstick.holds(resumed, BACK_WITHIN, "that it is back is pushed");
     assert_eq!(server.http("GET", "/readyz", &[], "").await.status, 200);
     assert_eq!(queues.next(std::time::Duration::ZERO).await, None, "nothing has changed for queues");
     judging.abort();

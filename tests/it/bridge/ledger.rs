@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::{
     Counts, QUEUE, SLOW_WITHIN, WITHIN, check_levels, check_series, comes_within, counts, counts_of, create, enqueue,
-    lease_all, names, number, queue_call, reading, reported_to, reports, settle, wait_until_reported,
+    lease_all, names, number, queue_call, reported_to, reports, settle, sure_reading, wait_until_reported,
 };
 use crate::support::harness::{Launch, Server};
 
@@ -140,7 +140,7 @@ fn restarted(server: Server, data: &Path) -> (Server, SystemTime) {
 /// The takeover of a start has nothing to add: the counters were written before the stop was over.
 fn written_before(server: &Server, counters: impl IntoIterator<Item = String>, ended: SystemTime) {
     for name in counters {
-        let reading = reading(server, &name).expect("the counters answer");
+        let reading = sure_reading(server, &name);
         let Some(written) = reading["lastWriteTime"].as_str() else {
             assert_eq!(number(&reading["count"]), 0, "{name}");
             continue;
@@ -194,7 +194,7 @@ fn a_total_says_the_positions_that_it_covers_and_none_is_covered_twice() {
     let reports = reports(&server, "enqueued");
     assert_eq!((reports[0].first, reports[reports.len() - 1].last), (1, 40), "{reports:?}");
     assert!(reports.windows(2).all(|pair| pair[0].last + 1 == pair[1].first), "{reports:?}");
-    let reading = reading(&server, "enqueued").expect("the counters answer");
+    let reading = sure_reading(&server, "enqueued");
     assert_eq!(number(&reading["count"]), 40);
     assert!(reported_to(&reading).is_some());
 }

@@ -9,7 +9,7 @@ use super::load::{Ledger, Pace, under_load};
 use super::on_cassandra::messages;
 use super::{
     QUEUE, QUEUES, answer, call, check_levels, check_series, complete_all, count, create, depths, enqueue, lease_all,
-    number, queue_call, reading, reported_to, settle, wait_until_reported,
+    number, queue_call, reported_to, settle, sure_reading, wait_until_reported,
 };
 use crate::engines::cassandra::node;
 use crate::servers::Memcached;
@@ -39,7 +39,10 @@ impl Fleet {
     }
 
     fn server(&self) -> Server {
+        // A pause of half a second, however long a busy machine makes it, is shorter than a call waits for Redis.
         let launch = Launch::dev_on_cassandra(self.cassandra)
+            .arg("--set")
+            .arg("clusters.redis.request_timeout_ms=8000")
             .arg("--set")
             .arg(&format!("clusters.cassandra.keyspace={}", self.keyspace))
             .arg("--redis")
@@ -110,7 +113,7 @@ fn what_a_server_with_counters_of_its_own_lacks_of_another_is_after_its_reported
     enqueue(&one, &messages(1, 2));
     let enqueued = SystemTime::now();
     let has_both = || {
-        let reading = reading(&other, "enqueued").expect("the counters answer");
+        let reading = sure_reading(&other, "enqueued");
         let (is_known, counted) =
             (reported_to(&reading).is_some_and(|time| time >= enqueued), number(&reading["count"]));
         assert!(counted == 2 || !is_known, "it promises more than it has: {reading}");

@@ -1,6 +1,7 @@
 //! A command whose answer is lost on its way: what it says, and how often what it asked for was done.
 
 use crate::servers::proxy::{Fault, Proxy, Wire};
+use crate::support::harness::{PATIENCE, eventually};
 
 use super::Desk;
 
@@ -11,7 +12,7 @@ fn a_best_effort_add_whose_answer_is_cut_is_sent_once_and_advises_to_look() {
     desk.run(&["apply", "-f", "fast.toml"]).ok();
     let proxy = Proxy::start(desk.server.address, Wire::Http2).expect("a proxy");
     let add = |namespace: &str| {
-        desk.shell(&format!("tallystone --server {} --timeout 3s counter add -n {namespace} views", proxy.address()))
+        desk.shell(&format!("tallystone --server {} --timeout 20s counter add -n {namespace} views", proxy.address()))
     };
     let count = |namespace: &str| {
         let read = desk.run(&["counter", "get", "-n", namespace, "views", "--fresh", "-o", "csv"]).ok();
@@ -19,13 +20,21 @@ fn a_best_effort_add_whose_answer_is_cut_is_sent_once_and_advises_to_look() {
     };
     let look = "check the count before you retry";
 
-    proxy.set(Fault::LoseOne);
-    let ran = add("fast");
-    assert_eq!(ran.code, 1, "it may have been applied: {}{}", ran.out, ran.err);
-    assert!(ran.err.contains("namespace fast is BEST_EFFORT and keeps no tokens"), "{}", ran.err);
-    assert!(ran.err.contains(&format!("{look}: tallystone counter get -n fast views")), "{}", ran.err);
-    assert!(!ran.err.contains("check-token"), "no token can be asked about: {}", ran.err);
-    assert_eq!((proxy.lost(), count("fast").as_str()), (1, "1"), "it was sent once");
+    // The command looks for half a second which type the namespace has. A busy machine may need another try.
+    let (mut sent, mut told) = (0_u64, String::new());
+    let knows_the_type = || {
+        proxy.set(Fault::LoseOne);
+        let ran = add("fast");
+        sent += 1;
+        assert_eq!(ran.code, 1, "it may have been applied: {}{}", ran.out, ran.err);
+        assert_eq!((proxy.lost(), count("fast")), (sent, sent.to_string()), "it was sent once");
+        told = ran.err;
+        !told.contains("if namespace fast is BEST_EFFORT")
+    };
+    assert!(eventually(PATIENCE, knows_the_type), "{told}");
+    assert!(told.contains("namespace fast is BEST_EFFORT and keeps no tokens"), "{told}");
+    assert!(told.contains(&format!("{look}: tallystone counter get -n fast views")), "{told}");
+    assert!(!told.contains("check-token"), "no token can be asked about: {told}");
 
     // Nor does anybody say which type the namespace has: it is not sent again, and both ways are told.
     proxy.set(Fault::LoseAnswers);
@@ -33,7 +42,7 @@ fn a_best_effort_add_whose_answer_is_cut_is_sent_once_and_advises_to_look() {
     proxy.set(Fault::None);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
     assert!(ran.err.contains("if namespace fast is BEST_EFFORT") && ran.err.contains(look), "{}", ran.err);
-    assert_eq!(count("fast"), "2", "it was sent once");
+    assert_eq!(count("fast"), (sent + 1).to_string(), "it was sent once");
 
     // A namespace that keeps tokens counts a repeat once, so there the same add goes well.
     proxy.set(Fault::LoseOne);

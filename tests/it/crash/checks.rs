@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use tallystone::proto::counter::v1::{CheckTokenRequest, EventKind, Exactness, Freshness, GetCountRequest, Verdict};
 use tokio::runtime::Runtime;
-use tonic::Status;
+use tonic::{Code, Status};
 
 use super::Rng;
 use super::ledger::{Fate, Ledger, Tagged, What};
@@ -127,7 +127,7 @@ async fn check(client: &mut Client, tagged: &Tagged) -> Result<Fate, CheckError>
     let answer = match client.check_token(request).await {
         Ok(answer) => answer.into_inner(),
         // It says nothing of the token, and something is wrong only if it stays so.
-        Err(status) if MAY_PASS.contains(&reason(&status).as_str()) => return Ok(Fate::Unknown),
+        Err(status) if may_pass(&status) => return Ok(Fate::Unknown),
         Err(status) => return Err(status.into()),
     };
     let is_it = match tagged.what {
@@ -147,6 +147,11 @@ async fn check(client: &mut Client, tagged: &Tagged) -> Result<Fate, CheckError>
 /// Refusals that end by themselves when a store or a server is back.
 const MAY_PASS: [&str; 4] = ["STORE_UNAVAILABLE", "OUTCOME_UNKNOWN", "RETRY_LATER", "DEADLINE_EXCEEDED"];
 
+/// Also where the client gave the call up. Whether the server is gone, the next call tells.
+fn may_pass(status: &Status) -> bool {
+    status.code() == Code::Cancelled || MAY_PASS.contains(&reason(status).as_str())
+}
+
 async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Result<i64, CheckError> {
     let request = GetCountRequest {
         namespace: NAMESPACE.to_owned(),
@@ -159,7 +164,7 @@ async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Resul
         match client.get_count(request.clone()).await {
             Ok(answer) => break answer.into_inner(),
             // It says nothing of the count, and something is wrong only if it stays so.
-            Err(status) if MAY_PASS.contains(&reason(&status).as_str()) && Instant::now() < deadline => {}
+            Err(status) if may_pass(&status) && Instant::now() < deadline => {}
             Err(status) => return Err(status.into()),
         }
         tokio::task::yield_now().await;

@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 use super::checks::{self, CheckError};
 use super::load::{self, Plan};
 use super::{CrashTest, rounds};
-use crate::servers::cassandra;
-use crate::support::beside;
+use crate::engines::cassandra::{beside_with_node, node};
 use crate::support::harness::{Launch, Server};
 
 /// What happens to one of the two servers.
@@ -36,7 +35,7 @@ fn start(node: SocketAddr) -> Server {
 
 #[test]
 fn no_fault_of_a_member_loses_or_doubles_an_add() {
-    let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
+    let node = node();
     let mut test = CrashTest::new("no_fault_of_a_member_loses_or_doubles_an_add");
     let (mut victim, mut witness) = (start(node), start(node));
     for round in 0..rounds(3, 40) {
@@ -95,7 +94,8 @@ fn end(fault: Fault, pause: Option<Child>, mut server: Server, another: impl Fn(
             assert!(ended.is_ok_and(|status| status.success()), "the server goes on");
             // One that was stopped for longer than its lease joins the fleet first.
             let is_ready = || server.get("/readyz").status == 200;
-            beside(&server).comes(Instant::now(), READY_WITHIN, "a server that goes on is ready", is_ready);
+            let yardstick = beside_with_node(&server, node());
+            yardstick.comes(Instant::now(), READY_WITHIN, "a server that goes on is ready", is_ready);
             server
         }
     }

@@ -13,7 +13,6 @@ use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 use tonic::Status;
-use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt as _;
 use uuid::Uuid;
 
@@ -21,20 +20,21 @@ use super::history::History;
 use super::ledger::{BITS, Fate, Ledger, Tagged, What};
 use super::{Rng, watching};
 use crate::support::harness::{Server, eventually};
+use crate::support::patience::{PatientChannel, try_patient_channel};
 
 pub const NAMESPACE: &str = "default";
 /// Workers of a load that nobody said otherwise of.
 pub const WORKERS: usize = 12;
 /// Adds of one batch, at most.
 const BATCH_MAX: u64 = 12;
-/// How long a call waits for a server that is stopped.
+/// How long a call waits for a server that is stopped, and what it may take on a busy machine.
 const CALL_WITHIN: Duration = Duration::from_secs(20);
 /// The pause of a worker whose servers are away and that waits for them.
 const AWAY_PAUSE: Duration = Duration::from_secs(1);
 /// What anything may take on a busy machine.
 const MORE_WITHIN: Duration = Duration::from_secs(120);
 
-pub type Client = CounterServiceClient<Channel>;
+pub type Client = CounterServiceClient<PatientChannel>;
 
 /// How a service is loaded.
 pub struct Plan {
@@ -225,8 +225,7 @@ pub async fn connect(servers: &[&Server]) -> Result<[Client; 3], tonic::transpor
 
 /// A connection.
 pub async fn connect_to(server: &Server) -> Result<Client, tonic::transport::Error> {
-    let endpoint = Endpoint::from_shared(server.url()).expect("an address").timeout(CALL_WITHIN);
-    Ok(CounterServiceClient::new(endpoint.connect().await?))
+    Ok(CounterServiceClient::new(try_patient_channel(&server.url(), CALL_WITHIN).await?))
 }
 
 struct Worker {

@@ -123,9 +123,16 @@ fn is_flagged(server: &Server, counter: &str) {
 
 /// A server that would be started meanwhile says why it cannot be.
 fn is_refused_to_start(cluster: &Cluster, left: usize) {
-    let (code, printed) = run(&["server", "start"], &settings(&cluster.address(left).to_string(), "two_nodes"));
-    assert_eq!(code, 5, "{printed}");
-    assert!(printed.contains("a quorum of its replicas"), "{printed}");
+    let settings = settings(&cluster.address(left).to_string(), "two_nodes");
+    let mut printed = String::new();
+    // On a busy machine the node that is left may be late, which is another reason.
+    let says_it = || {
+        let (code, said) = run(&["server", "start"], &settings);
+        assert_eq!(code, 5, "{said}");
+        printed = said;
+        printed.contains("a quorum of its replicas")
+    };
+    assert!(eventually(WITHIN, says_it), "{printed}");
 }
 
 fn compare_and_stop(test: &mut CrashTest, mut servers: [Server; 2]) {

@@ -18,12 +18,12 @@ use tallystone::proto::queue::v1::{
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
 use tokio::task::{JoinError, JoinSet};
-use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status};
 use uuid::Uuid;
 
 use super::{CrashTest, Rng, rounds, start_under};
-use crate::support::harness::{Launch, Server};
+use crate::support::harness::{Launch, PATIENCE, Server};
+use crate::support::patience::{PatientChannel, try_patient_channel};
 use crate::support::powerloss::Moment;
 
 /// Crashes in each test for every change.
@@ -35,7 +35,7 @@ const PRODUCERS: u64 = 4;
 const WORKERS: u64 = 8;
 pub(super) const HOUR: prost_types::Duration = prost_types::Duration { seconds: 3_600, nanos: 0 };
 
-pub(super) type Client = QueueServiceClient<Channel>;
+pub(super) type Client = QueueServiceClient<PatientChannel>;
 
 /// What is known of one message.
 #[derive(Clone, Default, Debug)]
@@ -163,9 +163,8 @@ pub(super) fn on_runtime<T>(work: impl Future<Output = T>) -> T {
 }
 
 pub(super) async fn connect(server: &Server) -> Result<Client, CheckError> {
-    let endpoint = Endpoint::from_shared(server.url()).expect("an address");
-    let channel = endpoint.connect().await.map_err(|error| CheckError::NoAnswer(error.to_string()))?;
-    Ok(QueueServiceClient::new(channel))
+    let channel = try_patient_channel(&server.url(), PATIENCE).await;
+    Ok(QueueServiceClient::new(channel.map_err(|error| CheckError::NoAnswer(error.to_string()))?))
 }
 
 /// Compares every message with what is known of it, and takes in what became of calls that got no answer.

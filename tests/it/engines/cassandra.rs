@@ -2,7 +2,8 @@
 //! `refused_starts` has what it says when it cannot start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,6 +20,7 @@ use uuid::Uuid;
 use crate::fleet::several_servers::add_to;
 use crate::servers::cassandra::{Cassandra, shared};
 use crate::support::harness::{EndsWith, HttpAnswer, Launch, PATIENCE, Server, eventually, http};
+use crate::support::yardstick::Yardstick;
 
 /// How long anything may take to come back on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(90);
@@ -27,6 +29,39 @@ const ACKNOWLEDGED_PER_QUESTION: usize = 20;
 
 pub fn node() -> SocketAddr {
     shared().unwrap_or_else(|why| panic!("{why}"))
+}
+
+/// Reads one row that every node has, on a connection of its own: what a node needs for a call that nobody waits for.
+pub fn read_a_row(node: SocketAddr) -> std::io::Result<()> {
+    const STARTUP: u8 = 1;
+    const QUERY: u8 = 7;
+    let statement = b"SELECT key FROM system.local";
+    let length = u32::try_from(statement.len()).expect("short");
+    // The statement, consistency ONE, and no flags.
+    let query = [&length.to_be_bytes()[..], &statement[..], &[0, 1, 0]].concat();
+    let startup = b"\x00\x01\x00\x0bCQL_VERSION\x00\x053.0.0";
+    let mut connection = TcpStream::connect(node)?;
+    connection.set_read_timeout(Some(PATIENCE))?;
+    for (opcode, body) in [(STARTUP, &startup[..]), (QUERY, &query[..])] {
+        let length = u32::try_from(body.len()).expect("short");
+        connection.write_all(&[&[4, 0, 0, 0, opcode][..], &length.to_be_bytes(), body].concat())?;
+        let mut head = [0; 9];
+        connection.read_exact(&mut head)?;
+        let length = u32::from_be_bytes(head[5..].try_into().expect("four bytes"));
+        connection.read_exact(&mut vec![0_u8; usize::try_from(length).expect("it fits")])?;
+    }
+    Ok(())
+}
+
+/// A yardstick beside a server on a node that answers, for waits that both have part in: an empty call of the server, and one of
+/// the node that the server has no part in.
+pub fn beside_with_node(server: &Server, node: SocketAddr) -> Yardstick {
+    let address = server.address;
+    // Whatever comes, it took its time.
+    Yardstick::of_process(server.pid(), move || {
+        drop(http(address, "GET", "/healthz", &[], ""));
+        drop(read_a_row(node));
+    })
 }
 
 /// The settings of a server on a keyspace.
@@ -44,10 +79,17 @@ pub fn settings(node: &str, keyspace: &str) -> Vec<String> {
     settings.into_iter().flat_map(|setting| ["--set".to_owned(), setting]).collect()
 }
 
+/// The same with more time for a request, where no test is about a node that is silent.
+pub fn patient_settings(node: &str, keyspace: &str) -> Vec<String> {
+    let mut settings = settings(node, keyspace);
+    settings.extend(["--set".to_owned(), "clusters.main.request_timeout_ms=20000".to_owned()]);
+    settings
+}
+
 pub fn tallystone(verb: &[&str], settings: &[String]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    // These tests are about stores; `server::keys` is about keys.
-    command.args(verb).args(settings).env("TALLYSTONE__AUTH__MODE", "off");
+    // These tests are about stores; `server::keys` is about keys. No call is refused because the machine is slow.
+    command.args(verb).args(settings).env("TALLYSTONE__AUTH__MODE", "off").env("TALLYSTONE__LIMITS__CALL_TIME_MS", "0");
     command
 }
 
@@ -97,7 +139,7 @@ pub fn query(node: &str, credentials: Option<Credentials>, statement: &str) {
 
 #[test]
 fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
-    let settings = settings(&node().to_string(), "migrated");
+    let settings = patient_settings(&node().to_string(), "migrated");
     let (code, planned) = run(&["migrate", "plan"], &settings);
     assert_eq!(code, 0, "{planned}");
     for word in ["CREATE KEYSPACE IF NOT EXISTS migrated", "'datacenter1': 1", "-- 0001 counters", "migrated.rollups"] {
@@ -124,7 +166,7 @@ fn a_keyspace_is_planned_made_and_watched_over_by_migrate() {
 
 #[test]
 fn a_data_centre_that_is_not_there_is_refused_by_the_name_of_its_setting() {
-    let at = settings(&node().to_string(), "elsewhere");
+    let at = patient_settings(&node().to_string(), "elsewhere");
     let with = |setting: &str| [at.clone(), vec!["--set".to_owned(), setting.to_owned()]].concat();
     for (setting, key) in [
         ("clusters.main.replication=dc9:3", "clusters.main.replication"),
@@ -149,9 +191,10 @@ fn each_namespace_is_kept_in_the_cluster_that_it_names() {
             format!("clusters.far.servers={node}"),
             format!("clusters.far.keyspace={far}"),
             "clusters.far.replication=datacenter1:1".to_owned(),
+            "clusters.far.request_timeout_ms=20000".to_owned(),
         ];
         let far = far.into_iter().flat_map(|setting| ["--set".to_owned(), setting]);
-        settings(&node, home).into_iter().chain(far).collect::<Vec<_>>()
+        patient_settings(&node, home).into_iter().chain(far).collect::<Vec<_>>()
     };
     let (code, refused) = run(&["server", "start"], &of_both("kept_home", "kept_home"));
     assert!(code == 2 && refused.contains("far.keyspace is also the keyspace of [clusters.main]"), "{refused}");
@@ -293,7 +336,7 @@ fn every_example_of_migrate_does_what_it_shows() {
 
 #[test]
 fn a_queue_is_refused_for_good_on_a_server_that_keeps_none() {
-    let server = Launch::dev_on_cassandra(node()).start();
+    let server = Launch::dev_on_cassandra(node()).patient_with("cassandra").start();
     let answer = server.post("/tallystone.queue.v1.QueueService/CreateQueue", r#"{"queue": {"name": "mail"}}"#);
     assert_eq!(answer.status, 412, "{}", answer.body);
     assert!(answer.body.contains("QUEUES_NOT_KEPT") && answer.body.contains("queues.engine"), "{}", answer.body);
@@ -302,7 +345,8 @@ fn a_queue_is_refused_for_good_on_a_server_that_keeps_none() {
 
 #[test]
 fn the_last_write_is_never_shown_in_the_future_nor_before_it_was_made() {
-    let server = Launch::dev_on_cassandra(node()).arg("--set").arg("clusters.cassandra.keyspace=last_write").start();
+    let launch = Launch::dev_on_cassandra(node()).arg("--set").arg("clusters.cassandra.keyspace=last_write");
+    let server = launch.patient_with("cassandra").start();
     let time = |shown: &Value| -> Timestamp { shown.as_str().expect("a time").parse().expect("a time") };
     let now = || Timestamp::from(SystemTime::now());
     let of = |time: Timestamp| (time.seconds, time.nanos);

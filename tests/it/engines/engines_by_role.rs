@@ -63,7 +63,7 @@ fn queues_in_a_directory_beside_counters_on_cassandra_survive_a_kill() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let start = || {
         let launch = Launch::dev_on_cassandra(node()).arg("--data").arg(path(folder.path()));
-        launch.arg("--set").arg("clusters.cassandra.keyspace=beside_a_directory").start()
+        launch.arg("--set").arg("clusters.cassandra.keyspace=beside_a_directory").patient_with("cassandra").start()
     };
     let server = start();
     assert_eq!(stores(&server), ["beside_a_directory", "embedded"]);
@@ -83,7 +83,8 @@ fn queues_in_a_directory_beside_counters_on_cassandra_survive_a_kill() {
     let target = tempfile::tempdir().expect("a temporary directory");
     let backup = target.path().join("backup");
     let address = server.address.to_string();
-    for arguments in [&["backup", path(&backup), "--server", &address][..], &["backup", "verify", path(&backup)]] {
+    let made = ["backup", path(&backup), "--server", &address, "--timeout", "60s"];
+    for arguments in [&made[..], &["backup", "verify", path(&backup)]] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
         let ran = command.args(arguments).output().expect("the binary of this build starts");
         assert!(ran.status.success(), "{arguments:?}: {ran:?}");
@@ -96,7 +97,7 @@ fn server(settings: &[String]) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
     command.args(["server", "start", "--listen", "127.0.0.1:0", "--set", "auth.mode=off"]);
     command.args(settings.iter().flat_map(|setting| ["--set", setting]));
-    Launch::of(command).start()
+    Launch::of(command).with_patience().start()
 }
 
 fn of_cassandra(node: SocketAddr, keyspace: &str) -> Vec<String> {
@@ -106,6 +107,7 @@ fn of_cassandra(node: SocketAddr, keyspace: &str) -> Vec<String> {
         format!("clusters.main.servers={node}"),
         format!("clusters.main.keyspace={keyspace}"),
         "clusters.main.replication=datacenter1:1".to_owned(),
+        "clusters.main.request_timeout_ms=20000".to_owned(),
     ];
     settings.into()
 }

@@ -85,7 +85,8 @@ fn event_buckets() -> BTreeMap<String, BTreeSet<i32>> {
 #[test]
 fn a_hot_counter_has_event_buckets_of_its_own_and_counts_each_token_once() {
     let launch = Launch::dev_on_cassandra(node()).arg("--set");
-    let server = launch.arg(&format!("clusters.cassandra.keyspace={KEYSPACE}")).start();
+    let launch = launch.arg(&format!("clusters.cassandra.keyspace={KEYSPACE}"));
+    let server = launch.patient_with("cassandra").start();
     let namespace = json!({"namespace": {
         "name": "shop",
         "storage": {"dataset": "shop"},

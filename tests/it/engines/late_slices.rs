@@ -9,18 +9,16 @@ use serde_json::json;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use tallystone::proto::counter::v1::{AddCountRequest, Freshness, GetCountRequest, IdempotencyToken};
 use tonic::Request;
-use tonic::transport::{Channel, Endpoint};
 use tonic_types::StatusExt;
 
 use crate::support::harness::{EndsWith, Launch, Server};
+use crate::support::patience::{PatientChannel, patient_channel};
 
 const SLICE_SECONDS: u64 = 10;
 /// How far back each late add of a caller lies before its last one: a few slices that nobody made yet.
 const BACK_SECONDS: u64 = 40;
 const CALLERS: u64 = 8;
 const LATE_ADDS: u64 = 60;
-/// How long a call of the other namespace may take on a busy machine.
-const CALL_WITHIN: Duration = Duration::from_secs(60);
 
 /// Makes a namespace in the dataset `tight`, with the shortest slices and a day of tokens that are answered for.
 fn make_namespace(server: &Server, name: &str) {
@@ -35,13 +33,12 @@ fn make_namespace(server: &Server, name: &str) {
     assert_eq!(created.status, 200, "{}", created.body);
 }
 
-async fn connect(server: &Server) -> CounterServiceClient<Channel> {
-    let endpoint = Endpoint::from_shared(server.url()).expect("an address").timeout(CALL_WITHIN);
-    CounterServiceClient::new(endpoint.connect().await.expect("the server takes connections"))
+async fn connect(server: &Server) -> CounterServiceClient<PatientChannel> {
+    CounterServiceClient::new(patient_channel(&server.url()).await)
 }
 
 /// Adds late events further and further back, each with a deadline of 8 to 15 ms; counts those that were given up.
-async fn add_late(mut client: CounterServiceClient<Channel>, caller: u64, given_up: Arc<AtomicU64>) {
+async fn add_late(mut client: CounterServiceClient<PatientChannel>, caller: u64, given_up: Arc<AtomicU64>) {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("after 1970").as_secs();
     for n in 1..=LATE_ADDS {
         let seconds = now - (n * CALLERS + caller) * BACK_SECONDS;
@@ -101,7 +98,7 @@ fn late_adds_that_are_given_up_while_slices_are_made_disturb_no_other_namespace(
 }
 
 /// Adds and reads in the other namespace until told to end; answers how many adds there were.
-async fn probe(mut client: CounterServiceClient<Channel>, ended: Arc<AtomicBool>) -> u64 {
+async fn probe(mut client: CounterServiceClient<PatientChannel>, ended: Arc<AtomicBool>) -> u64 {
     let mut added = 0;
     while !ended.load(Ordering::SeqCst) {
         let (namespace, counter_name) = ("other".to_owned(), "c".to_owned());

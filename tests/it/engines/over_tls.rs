@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::cassandra::{run, settings, tallystone};
+use super::cassandra::{patient_settings, run, tallystone};
 use crate::servers::cassandra::Cassandra;
 use crate::support::certificates::Authority;
 use crate::support::harness::Launch;
@@ -28,7 +28,7 @@ fn a_server_keeps_counters_on_a_cassandra_with_tls_and_trusts_its_authority_only
     });
     let node = started.unwrap_or_else(|why| panic!("{why}"));
     let of = |authority: &Authority, more: &[String]| {
-        let mut all = settings(&node.address().to_string(), "over_tls");
+        let mut all = patient_settings(&node.address().to_string(), "over_tls");
         let tls =
             ["clusters.main.tls=true".to_owned(), format!("clusters.main.tls_ca_file={}", authority.file.display())];
         all.extend(tls.iter().chain(more).flat_map(|setting| ["--set".to_owned(), setting.clone()]));
@@ -51,6 +51,8 @@ fn a_server_keeps_counters_on_a_cassandra_with_tls_and_trusts_its_authority_only
     assert!(server.stop().success());
     let (code, printed) = run(&["server", "start"], &of(&stranger, &identity));
     assert!(code == 5 && printed.contains("UnknownIssuer"), "{code} {printed}");
+    let words = ["no TLS session with a Cassandra node", "no authority in tls_ca_file has signed its certificate"];
+    assert!(words.iter().all(|word| printed.contains(word)), "{printed}");
     let (code, printed) = run(&["server", "start"], &of(&authority, &[]));
     assert_eq!(code, 5, "{printed}");
     let (code, printed) = run(&["server", "start"], &of(&authority, &identity[..1]));

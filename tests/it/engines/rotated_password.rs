@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tallystone::adapters::cassandra::Credentials;
 
-use super::cassandra::{query, run, settings, tallystone};
+use super::cassandra::{patient_settings, query, run, tallystone};
 use crate::servers::cassandra::Cassandra;
 use crate::support::harness::{Launch, eventually};
 
@@ -21,7 +21,7 @@ fn a_server_goes_on_after_the_password_of_cassandra_was_rotated_and_its_connecti
     let file = folder.path().join("password");
     fs::write(&file, "cassandra\n").expect("it can be written");
     let own = ["clusters.main.user=cassandra".to_owned(), format!("clusters.main.password_file={}", file.display())];
-    let mut all = settings(&address, "rotated");
+    let mut all = patient_settings(&address, "rotated");
     all.extend(own.into_iter().flat_map(|setting| ["--set".to_owned(), setting]));
     let made = || run(&["migrate", "apply"], &all).0 == 0;
     assert!(eventually(WITHIN, made), "{}", run(&["migrate", "apply"], &all).1);

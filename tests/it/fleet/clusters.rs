@@ -13,7 +13,7 @@ fn server(folder: &Path, settings: &[&str]) -> Server {
         .args(["server", "start", "--listen", "127.0.0.1:0", "--set", "auth.mode=off", "--data"])
         .arg(folder.join("data"));
     command.args(settings.iter().flat_map(|setting| ["--set", setting]));
-    Launch::of(command).start()
+    Launch::of(command).with_patience().start()
 }
 
 fn call(server: &Server, method: &str, body: &Value) -> (u16, Value) {

@@ -6,9 +6,8 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tonic_types::StatusExt;
 
-use crate::engines::cassandra::{node, run, settings};
+use crate::engines::cassandra::{beside_with_node, node, patient_settings, run};
 use crate::server::keys::{ENDED_WITHIN, client, post, waiting, working};
-use crate::support::beside;
 use crate::support::harness::{Launch, Server, eventually, http};
 
 const KEYSPACE: &str = "keyed";
@@ -31,7 +30,7 @@ fn metric(server: &Server, key: &str, name: &str) -> f64 {
 
 /// Two servers on one keyspace, each with queues of its own, and the key of an admin.
 fn servers(keyspace: &str) -> (Server, Server, String) {
-    let mut settings = settings(&node().to_string(), keyspace);
+    let mut settings = patient_settings(&node().to_string(), keyspace);
     settings.extend(["--set".to_owned(), "queues.engine=memory".to_owned()]);
     let (code, printed) = run(&["migrate", "apply"], &settings);
     assert_eq!(code, 0, "{printed}");
@@ -41,7 +40,7 @@ fn servers(keyspace: &str) -> (Server, Server, String) {
     let start = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
         command.args(["server", "start"]).args(&settings);
-        Launch::of(command).start()
+        Launch::of(command).with_patience().start()
     };
     (start(), start(), admin)
 }
@@ -75,7 +74,7 @@ async fn a_change_of_a_key_ends_its_open_calls_at_the_other_servers() {
         };
         let changed = post(&one, &format!("{SERVICE}/{change}"), &admin, &body);
         assert_eq!(changed.status, 200, "{}", changed.body);
-        let (changed_at, yardstick) = (Instant::now(), beside(&other));
+        let (changed_at, yardstick) = (Instant::now(), beside_with_node(&other, node()));
         for (what, ended, reason) in
             [("watch", watch, reasons[0]), ("dequeue", dequeue, reasons[1]), ("work", work, reasons[2])]
         {
@@ -90,13 +89,13 @@ async fn a_change_of_a_key_ends_its_open_calls_at_the_other_servers() {
 
 #[test]
 fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_one() {
-    let settings = settings(&node().to_string(), KEYSPACE);
+    let settings = patient_settings(&node().to_string(), KEYSPACE);
     let (code, printed) = run(&["migrate", "apply"], &settings);
     assert_eq!(code, 0, "{printed}");
     let start = || {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
         command.args(["server", "start"]).args(&settings);
-        Launch::of(command)
+        Launch::of(command).with_patience()
     };
     let (_, refused) = start().try_start().err().expect("there is no key yet");
     assert!(refused.contains("there is no valid API key"), "{refused}");
@@ -115,6 +114,7 @@ fn a_change_of_a_key_reaches_every_server_and_servers_signal_each_other_without_
     let made_at = Instant::now();
     let key = made.json()["apiKey"].as_str().expect("a key").to_owned();
     assert!(is_valid(&one, &key), "at once where it was made");
+    let beside = |server: &Server| beside_with_node(server, node());
     beside(&other).comes(made_at, KNOWN_WITHIN, "the other server knows it", || is_valid(&other, &key));
     let quotas = json!({"callsPerSecond": 1});
     let update = json!({"name": "orders", "grants": [{"role": "ROLE_ADMIN"}], "quotas": quotas});

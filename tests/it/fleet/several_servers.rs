@@ -16,9 +16,8 @@ use tallystone::proto::counter::v1::WatchCountsRequest;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use uuid::Uuid;
 
-use crate::engines::cassandra::patience;
+use crate::engines::cassandra::{beside_with_node, node, patience};
 use crate::servers::cassandra;
-use crate::support::beside;
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
 use crate::support::patience::patient_channel;
 
@@ -30,7 +29,8 @@ const FIRST: (NamespaceId, DatasetId) = (NamespaceId(1), DatasetId(1));
 
 fn start(keyspace: &str) -> Server {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
-    Launch::dev_on_cassandra(node).arg("--set").arg(&format!("clusters.cassandra.keyspace={keyspace}")).start()
+    let launch = Launch::dev_on_cassandra(node).arg("--set").arg(&format!("clusters.cassandra.keyspace={keyspace}"));
+    launch.patient_with("cassandra").start()
 }
 
 /// Calls until there is an answer: on a machine that stands still for seconds, calls run into their deadlines. One that may
@@ -92,7 +92,11 @@ pub const WRITTEN: &str = "outcome=\"written\"";
 
 /// The same of the series that has a label, as the page writes it.
 pub fn metric_of(server: &Server, name: &str, label: &str) -> f64 {
-    let page = server.get("/metrics").body;
+    value_on(&server.get("/metrics").body, name, label)
+}
+
+/// The same on a page, so that several values are of one moment.
+fn value_on(page: &str, name: &str, label: &str) -> f64 {
     let line = page.lines().find(|line| line.split([' ', '{']).next() == Some(name) && line.contains(label));
     let value = line.and_then(|line| line.rsplit(' ').next()?.parse().ok());
     value.unwrap_or_else(|| panic!("no metric {name} of {label:?} in:\n{page}"))
@@ -122,7 +126,8 @@ fn two_servers_on_one_keyspace_count_together() {
     assert!(one.stop().success());
     add(&other, "views", 10_000);
     let rolled_up = || count(&reading(&other, "views", "ROLLED_UP")) == 13_020;
-    beside(&other).comes(Instant::now(), Duration::from_secs(25), "what it left is rolled up", rolled_up);
+    let yardstick = beside_with_node(&other, node());
+    yardstick.comes(Instant::now(), Duration::from_secs(25), "what it left is rolled up", rolled_up);
     assert_eq!(metric(&other, "tallystone_fleet_members"), 1.0);
     for round in 0..20 {
         assert_eq!(count(&reading(&other, &format!("c{round}"), "UP_TO_DATE")), 7);
@@ -159,8 +164,10 @@ fn a_killed_server_shows_in_the_staleness_until_its_lease_is_over_and_then_in_th
     other.kill();
     // The limit waits for what the killed one had closed; what this one has closed goes on.
     let holds_back = || {
-        let (staleness, own) = (metric(&one, STALENESS), metric(&one, "tallystone_closed_lag_seconds"));
-        staleness > 20.0 && own < 12.0 && members() == 2.0
+        let page = one.get("/metrics").body;
+        let of = |name: &str| value_on(&page, name, "");
+        let (staleness, own) = (of(STALENESS), of("tallystone_closed_lag_seconds"));
+        staleness > 20.0 && own < 12.0 && of("tallystone_fleet_members") == 2.0
     };
     assert!(eventually(WITHIN, holds_back), "{} s\n{}", metric(&one, STALENESS), one.printed());
     let is_over = || members() == 1.0 && metric(&one, STALENESS) < 12.0;
@@ -187,7 +194,7 @@ fn a_writer_and_a_roller_are_one_service() {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
     let start = |roles: &str| {
         let launch = Launch::dev_on_cassandra(node).arg("--set").arg("clusters.cassandra.keyspace=tiers");
-        launch.arg("--roles").arg(roles).start()
+        launch.patient_with("cassandra").arg("--roles").arg(roles).start()
     };
     let (writer, roller) = (start("writer"), start("roller"));
     add(&writer, "views", 3);
@@ -215,7 +222,7 @@ fn a_roller_is_told_of_the_writes_of_writers_and_does_not_wait_for_the_end_of_th
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
     let start = |roles: &str| {
         let launch = Launch::dev_on_cassandra(node).arg("--set").arg("clusters.cassandra.keyspace=told");
-        launch.arg("--roles").arg(roles).start()
+        launch.patient_with("cassandra").arg("--roles").arg(roles).start()
     };
     let (writer, roller) = (start("writer"), start("roller"));
     let mut tries = 0;
@@ -483,7 +490,7 @@ fn make_namespace(server: &Server, name: &str, (slice, delete_after): (u32, u32)
 fn start_that_seals_after(seconds: u32) -> Server {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
     let launch = Launch::dev_on_cassandra(node).arg("--set").arg("clusters.cassandra.keyspace=sealed");
-    launch.arg("--set").arg(&format!("storage.seal_delay_seconds={seconds}")).start()
+    launch.patient_with("cassandra").arg("--set").arg(&format!("storage.seal_delay_seconds={seconds}")).start()
 }
 
 fn rolled_up_in(server: &Server, namespace: &str) -> Value {

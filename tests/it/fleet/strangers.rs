@@ -19,6 +19,7 @@ use tonic_types::StatusExt as _;
 use crate::fleet::several_servers::{add_to, metric};
 use crate::servers::cassandra::shared;
 use crate::support::harness::{Launch, Server, eventually};
+use crate::support::patience::patient_channel;
 
 const KEYSPACE: &str = "strangers";
 const WITHIN: Duration = Duration::from_secs(90);
@@ -60,7 +61,7 @@ async fn signal(server: &Server, secret: Option<&[u8]>) -> Result<u32, Status> {
     if let Some(secret) = secret {
         request.metadata_mut().insert_bin(SECRET_METADATA, MetadataValue::from_bytes(secret));
     }
-    let mut client = RollupSignalServiceClient::connect(server.url()).await.expect("it takes connections");
+    let mut client = RollupSignalServiceClient::new(patient_channel(&server.url()).await);
     client.signal_rollups(request).await.map(|answer| answer.into_inner().taken)
 }
 

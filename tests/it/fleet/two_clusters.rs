@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use crate::engines::cassandra::{node, numbers, query, run, settings, tallystone};
+use crate::engines::cassandra::{node, numbers, patient_settings, query, run, tallystone};
 use crate::fleet::several_servers::{add_to, metric_of};
 use crate::servers::proxy::{Fault, Proxy, Wire};
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually, http};
@@ -25,7 +25,7 @@ fn both(home: &str, far_node: SocketAddr, far: &str) -> Vec<String> {
         "clusters.far.request_timeout_ms=1000".to_owned(),
     ];
     let far = far.into_iter().flat_map(|setting| ["--set".to_owned(), setting]);
-    settings(&node().to_string(), home).into_iter().chain(far).collect()
+    patient_settings(&node().to_string(), home).into_iter().chain(far).collect()
 }
 
 fn migrate(settings: &[String]) {

@@ -153,7 +153,7 @@ fn stored(server: &RedisServer, key: &str) -> String {
 fn dev_on(redis: &RedisServer) -> Launch {
     let launch = Launch::of(std::process::Command::new(env!("CARGO_BIN_EXE_tallystone")));
     let words = ["dev", "--memory", "--listen", "127.0.0.1:0", "--redis", &redis.address().to_string()];
-    words.iter().fold(launch, |launch, word| launch.arg(word))
+    words.iter().fold(launch, |launch, word| launch.arg(word)).with_patience().patient_with("redis")
 }
 
 /// Looks until it holds.

@@ -7,21 +7,15 @@ use tallystone::adapters::redis::client::ServedBy;
 use super::*;
 use crate::servers::redis::ReplicaPair;
 
-/// How long the acknowledgement of a replica that stands still is waited for.
-const REFUSED_WITHIN: Duration = Duration::from_secs(3);
-
 async fn added(client: &RedisClient) -> ServedBy {
     let answers = client.call(slot(), vec![add(KEY, 1)]).await;
     answers.replies[0].as_ref().expect("an add");
     answers.served.expect("it was served")
 }
 
+/// Whether so many replicas have it. The answer of a replica that stands still is waited for as long as the client asks Redis to.
 async fn replicated(client: &RedisClient, served: &ServedBy, replicas: u32) -> Result<(), CallFailure> {
     client.replicated(served, Bytes::from_static(b"{q}wait"), replicas, BACK_WITHIN).await
-}
-
-async fn not_replicated(client: &RedisClient, served: &ServedBy, replicas: u32) -> Result<(), CallFailure> {
-    client.replicated(served, Bytes::from_static(b"{q}wait"), replicas, REFUSED_WITHIN).await
 }
 
 #[tokio::test]
@@ -33,15 +27,15 @@ async fn a_call_is_replicated_or_in_doubt_and_a_frozen_replica_acknowledges_noth
         let served = added(&client).await;
         replicated(&client, &served, 1).await.expect("the replica has it");
         assert_eq!(stored(&pair.replica, KEY), "1");
-        failed(not_replicated(&client, &served, 2).await, &FailureCause::TooFewReplicas, EffectOutcome::Unknown);
+        failed(replicated(&client, &served, 2).await, &FailureCause::TooFewReplicas, EffectOutcome::Unknown);
         pair.replica.pause();
         // A call, and a repeat that writes nothing.
         let served = added(&client).await;
         for _ in 0..2 {
-            failed(not_replicated(&client, &served, 1).await, &FailureCause::TooFewReplicas, EffectOutcome::Unknown);
+            failed(replicated(&client, &served, 1).await, &FailureCause::TooFewReplicas, EffectOutcome::Unknown);
         }
         pair.replica.resume();
-        eventually("the replica catches up", async || not_replicated(&client, &served, 1).await.is_ok()).await;
+        eventually("the replica catches up", async || replicated(&client, &served, 1).await.is_ok()).await;
         assert_eq!(stored(&pair.replica, KEY), "2");
     }
 }
@@ -73,14 +67,14 @@ async fn what_another_life_of_the_server_answered_is_never_called_replicated() {
         let client = open(single(&pair.primary)).await;
         let served = added(&client).await;
         pair.primary.kill();
-        failed(not_replicated(&client, &served, 0).await, &FailureCause::Unreachable, EffectOutcome::Unknown);
+        failed(replicated(&client, &served, 0).await, &FailureCause::Unreachable, EffectOutcome::Unknown);
         pair.primary.restart().expect("it starts");
         eventually("the replica follows again", async || pair.replica.info("master_link_status") == "up").await;
         eventually("the server is back", async || add_within(&client, SHORT).await.is_ok()).await;
-        failed(not_replicated(&client, &served, 1).await, &FailureCause::NoAnswer, EffectOutcome::Unknown);
+        failed(replicated(&client, &served, 1).await, &FailureCause::NoAnswer, EffectOutcome::Unknown);
         let anew = added(&client).await;
         assert_ne!(anew.run_id(), served.run_id());
-        eventually("the new life has its replica", async || not_replicated(&client, &anew, 1).await.is_ok()).await;
+        eventually("the new life has its replica", async || replicated(&client, &anew, 1).await.is_ok()).await;
     }
 }
 
@@ -92,5 +86,5 @@ async fn a_demoted_primary_acknowledges_no_replicas() {
     replicated(&client, &served, 1).await.expect("the replica has it");
     pair.replica.cli(&["REPLICAOF", "NO", "ONE"]);
     pair.primary.cli(&["REPLICAOF", "127.0.0.1", &pair.replica.address().port().to_string()]);
-    failed(not_replicated(&client, &served, 1).await, &FailureCause::Moving, EffectOutcome::Unknown);
+    failed(replicated(&client, &served, 1).await, &FailureCause::Moving, EffectOutcome::Unknown);
 }

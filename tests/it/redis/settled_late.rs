@@ -12,13 +12,14 @@ use super::*;
 /// One attempt for each call, so that what goes on trying is the worker.
 const ONCE: RetryPolicy = RetryPolicy {
     attempts_max: 1,
-    total: Duration::from_secs(10),
+    total: BACK_WITHIN,
     pause_first: Duration::from_millis(100),
     pause_max: Duration::from_secs(2),
-    attempt_max: Duration::from_secs(10),
+    attempt_max: BACK_WITHIN,
     hedge_after: None,
 };
-const SESSION: Duration = Duration::from_secs(3);
+/// So long that a busy machine keeps it alive while Redis is there.
+const SESSION: Duration = Duration::from_secs(10);
 
 /// Ends Redis, or starts it again.
 async fn with_redis(redis: &Arc<Mutex<RedisServer>>, act: fn(&mut RedisServer)) {

@@ -11,7 +11,7 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus::{self, NotServing, Serving};
 use tonic_health::pb::health_client::HealthClient;
 
-use crate::engines::cassandra::{node, query};
+use crate::engines::cassandra::{beside_with_node, node, query};
 use crate::fleet::several_servers::{add_to, metric, metric_of};
 use crate::servers::cassandra::Cassandra;
 use crate::support::beside;
@@ -111,12 +111,12 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     assert!(tried.status >= 500, "{} {}", tried.status, tried.body);
 
     node.resume();
-    let (resumed, yardstick) = (Instant::now(), beside(&server));
+    let (resumed, yardstick) = (Instant::now(), beside_with_node(&server, node.address()));
     yardstick.comes(resumed, BACK_WITHIN, "it is ready again", || is_ready(&server));
     for watched in [&mut counters, &mut whole] {
         assert_eq!(next(watched, PATIENCE), Some(Serving));
     }
-    assert_eq!(wait_ready(&server, "10s"), (0, String::new()));
+    assert_eq!(wait_ready(&server, "60s"), (0, String::new()));
     let all_is_well = || run(&server, &["status"]).0 == 0;
     assert!(eventually(LAPSED_WITHIN, all_is_well), "{:?}", run(&server, &["status"]));
     assert_eq!(next(&mut queues, Duration::ZERO), None, "nothing has changed for queues");
@@ -142,7 +142,8 @@ fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_on
     assert_eq!(metric(&server, "tallystone_fleet_members"), 0.0, "nobody here knows how many there are");
     assert_eq!(metric(&server, "tallystone_fleet_lease_seconds"), 0.0);
     node.resume();
-    beside(&server).comes(Instant::now(), BACK_WITHIN, "it is ready again", || is_ready(&server));
+    let yardstick = beside_with_node(&server, node.address());
+    yardstick.comes(Instant::now(), BACK_WITHIN, "it is ready again", || is_ready(&server));
     let tried = server.post(ADD, ADD_ONE).body;
     assert!(!tried.contains("member") && !tried.contains("still joining"), "it writes again when it says so: {tried}");
     add_to(&server, "default", "views", 1);

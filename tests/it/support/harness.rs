@@ -72,7 +72,7 @@ impl Launch {
 
     /// How long a stop may take is a law of few tests, and a busy machine needs more than the default. So is the limit of calls
     /// that a server sets itself when they take long: it would refuse the calls of a test because the machine is slow.
-    fn with_patience(self) -> Self {
+    pub fn with_patience(self) -> Self {
         self.env("TALLYSTONE__SERVER__DRAIN_DEADLINE_MS", "60000").env("TALLYSTONE__LIMITS__CALL_TIME_MS", "0")
     }
 
@@ -84,7 +84,7 @@ impl Launch {
             "mount -t tmpfs -o size={bytes} tmpfs \"$1\" && exec \"$0\" dev --listen 127.0.0.1:0 --data \"$1\""
         ));
         command.arg(env!("CARGO_BIN_EXE_tallystone")).arg(data);
-        Self { command, data: data.to_owned() }
+        Self { command, data: data.to_owned() }.with_patience()
     }
 
     /// The development server on Cassandra nodes and a free port.
@@ -98,6 +98,13 @@ impl Launch {
     pub fn of(command: Command) -> Self {
         let data = command.get_current_dir().unwrap_or(Path::new(".")).to_owned();
         Self { command, data }
+    }
+
+    /// Lets requests of the server to a cluster of this name take as long as a busy machine needs, where no test is about a
+    /// cluster that is silent.
+    pub fn patient_with(self, cluster: &str) -> Self {
+        let setting = if cluster == "memcached" { "timeout_ms=10000" } else { "request_timeout_ms=20000" };
+        self.arg("--set").arg(&format!("clusters.{cluster}.{setting}"))
     }
 
     /// Adds an argument.

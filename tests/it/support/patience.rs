@@ -4,10 +4,12 @@
 //! for a minute, unless its test is about deadlines: over HTTP by `harness::http`, over gRPC by the channel here. Laws about time
 //! are in `yardstick`.
 
+use std::time::Duration;
+
 use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::service::interceptor::InterceptedService;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::{Channel, Endpoint, Error};
 use tonic::{Request, Status};
 
 use super::harness::{DEADLINE, PATIENCE};
@@ -33,6 +35,11 @@ impl Interceptor for Patience {
 
 /// Connects to a server, such as `http://127.0.0.1:7450`.
 pub async fn patient_channel(url: &str) -> PatientChannel {
-    let endpoint = Endpoint::from_shared(url.to_owned()).expect("an address").timeout(PATIENCE);
-    InterceptedService::new(endpoint.connect().await.expect("the server takes connections"), Patience)
+    try_patient_channel(url, PATIENCE).await.expect("the server takes connections")
+}
+
+/// The same where the server may be gone. A call waits so long for its answer.
+pub async fn try_patient_channel(url: &str, within: Duration) -> Result<PatientChannel, Error> {
+    let endpoint = Endpoint::from_shared(url.to_owned()).expect("an address").timeout(within);
+    Ok(InterceptedService::new(endpoint.connect().await?, Patience))
 }

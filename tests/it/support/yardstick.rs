@@ -8,6 +8,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -115,16 +116,39 @@ impl Cores {
     }
 }
 
+/// What the thread that makes it waited for a core, since then. It tells of no other thread.
+pub struct OwnWait {
+    before: Duration,
+}
+
+impl OwnWait {
+    /// From now on.
+    pub fn begin() -> Self {
+        Self { before: Self::of_life() }
+    }
+
+    /// The wait until now.
+    pub fn so_far(&self) -> Duration {
+        Self::of_life().saturating_sub(self.before)
+    }
+
+    fn of_life() -> Duration {
+        wait_of(Path::new("/proc/thread-self")).unwrap_or_default()
+    }
+}
+
 /// How long each thread of a process stood ready without a core, in its life. None of a kernel that does not say so.
 fn waits_of(pid: u32) -> BTreeMap<String, Duration> {
     let Ok(threads) = fs::read_dir(format!("/proc/{pid}/task")) else { return BTreeMap::new() };
-    let wait = |path: std::path::PathBuf| {
-        // The time on a core and the time without one, in nanoseconds, and the turns.
-        let told = fs::read_to_string(path.join("schedstat")).ok()?;
-        let nanos = told.split_whitespace().nth(1)?.parse().ok()?;
-        Some((path.display().to_string(), Duration::from_nanos(nanos)))
-    };
+    let wait = |path: PathBuf| Some((path.display().to_string(), wait_of(&path)?));
     threads.flatten().filter_map(|thread| wait(thread.path())).collect()
+}
+
+/// The same of one thread.
+fn wait_of(thread: &Path) -> Option<Duration> {
+    // The time on a core and the time without one, in nanoseconds, and the turns.
+    let told = fs::read_to_string(thread.join("schedstat")).ok()?;
+    told.split_whitespace().nth(1)?.parse().ok().map(Duration::from_nanos)
 }
 
 #[cfg(test)]
