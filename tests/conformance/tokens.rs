@@ -189,8 +189,8 @@ fn signing_keys_law_1_a_token_is_taken_from_its_key_and_its_issuer_for_its_audie
         ("aud", json!([]), TokenRefusal::Audience),
         ("iss", json!("https://sso.example/"), TokenRefusal::UnknownIssuer),
         ("exp", Value::Null, TokenRefusal::NoExpiry),
-        ("exp", json!("10"), TokenRefusal::NoExpiry),
-        ("nbf", json!("5"), TokenRefusal::Malformed),
+        ("exp", json!("10"), TokenRefusal::UnreadableTime),
+        ("nbf", json!("5"), TokenRefusal::UnreadableTime),
     ] {
         assert_eq!(but(name, value.clone()), Some(refusal), "{name} {value}");
     }

@@ -14,8 +14,9 @@ pub(super) fn read(
     policy: &IssuerPolicy,
     signed_by: SigningKeyId,
 ) -> Result<VerifiedToken, TokenRefusal> {
-    let expires = claims.get("exp").and_then(time_of).ok_or(TokenRefusal::NoExpiry)?;
-    let begins = claims.get("nbf").map(|value| time_of(value).ok_or(TokenRefusal::Malformed)).transpose()?;
+    let time = |value| time_of(value).ok_or(TokenRefusal::UnreadableTime);
+    let expires = claims.get("exp").filter(|value| !value.is_null()).ok_or(TokenRefusal::NoExpiry).and_then(time)?;
+    let begins = claims.get("nbf").map(time).transpose()?;
     let named = |claim: &Option<String>| claim.as_deref().map_or(ClaimValue::Missing, |claim| value_of(claims, claim));
     Ok(VerifiedToken {
         signed_by,
@@ -44,14 +45,18 @@ fn value_of(claims: &Claims, name: &str) -> ClaimValue {
     }
 }
 
-/// A time in seconds since 1970, which may have a fraction (RFC 7519, section 2). None before 1970 and for other values.
+/// The last second of the year 9999. A later one is a time in other units than seconds.
+const LAST_SECOND: i64 = 253_402_300_799;
+
+/// A time in seconds since 1970, which may have a fraction (RFC 7519, section 2). None before 1970, after the year 9999, and for
+/// other values.
 fn time_of(value: &Value) -> Option<Timestamp> {
     const MICROS: f64 = 1e6;
     if let Some(seconds) = value.as_u64() {
-        return Some(Timestamp::from_secs(i64::try_from(seconds).unwrap_or(i64::MAX)));
+        let seconds = i64::try_from(seconds).ok().filter(|seconds| *seconds <= LAST_SECOND)?;
+        return Some(Timestamp::from_secs(seconds));
     }
-    let seconds = value.as_f64().filter(|seconds| *seconds >= 0.0)?;
-    // A cast of a large number ends at the largest time.
+    let seconds = value.as_f64().filter(|seconds| (0.0..=LAST_SECOND as f64).contains(seconds))?;
     Some(Timestamp::from_micros((seconds * MICROS) as i64))
 }
 
@@ -94,8 +99,11 @@ mod tests {
             (json!(0), Some(0)),
             (json!(1_700_000_000), Some(1_700_000_000_000_000)),
             (json!(1.5), Some(1_500_000)),
-            (json!(u64::MAX), Some(i64::MAX)),
-            (json!(1e300), Some(i64::MAX)),
+            (json!(253_402_300_799_u64), Some(253_402_300_799_000_000)),
+            (json!(253_402_300_800_u64), None),
+            (json!(1_700_000_000_000_u64), None),
+            (json!(u64::MAX), None),
+            (json!(1e300), None),
             (json!(-1), None),
             (json!(-0.5), None),
             (json!("1700000000"), None),

@@ -13,7 +13,8 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::TokenHead;
-use super::claims::{self, Claims};
+use super::claims;
+use super::unique::{self, UniqueObject};
 use tallystone_domain::access::{IssuerPolicy, SigningKeyId, TokenAlgorithm, TokenRefusal, VerifiedToken};
 use tallystone_domain::limits::ISSUER_KEYS_MAX;
 use tallystone_ports::{KeyDocumentError, SigningKeys};
@@ -57,21 +58,25 @@ impl JwkKeys {
 
 impl SigningKeys for JwkKeys {
     fn verify(&self, token: &str, policy: &IssuerPolicy) -> Result<VerifiedToken, TokenRefusal> {
-        let head = TokenHead::of(token).filter(|head| head.crit.is_none()).ok_or(TokenRefusal::Malformed)?;
+        let head = TokenHead::of(token)?;
+        if head.is_extended {
+            return Err(TokenRefusal::Extended);
+        }
         let algorithm = TokenAlgorithm::of(&head.alg).ok_or(TokenRefusal::Algorithm)?;
-        let kid = head.kid.ok_or(TokenRefusal::Malformed)?;
+        let kid = head.kid.ok_or(TokenRefusal::NoKeyId)?;
         let key = self.0.get(&kid).ok_or(TokenRefusal::UnknownKey)?;
         if !key.algorithms.contains(&algorithm) {
             return Err(TokenRefusal::Algorithm);
         }
         let mut validation = Validation::new(as_library(algorithm));
-        validation.set_required_spec_claims(&["exp", "iss", "aud"]);
+        // Whether there is an expiry, and one that can be read, is judged with the other claims.
+        validation.set_required_spec_claims(&["iss", "aud"]);
         validation.set_issuer(&[&policy.issuer]);
         validation.set_audience(&policy.audiences);
         // Time is for the policy, by the clock of this server.
         validation.validate_exp = false;
-        let verified = decode::<Claims>(token, &key.key, &validation).map_err(|error| refusal(error.kind()))?;
-        claims::read(&verified.claims, policy, key.id)
+        let verified = decode::<UniqueObject>(token, &key.key, &validation).map_err(|error| refusal(error.kind()))?;
+        claims::read(&verified.claims.0, policy, key.id)
     }
 
     fn holds(&self, key: &SigningKeyId) -> bool {
@@ -129,14 +134,15 @@ fn as_library(algorithm: TokenAlgorithm) -> Algorithm {
     }
 }
 
-fn refusal(error: &ErrorKind) -> TokenRefusal {
+/// Why the library takes no token.
+pub(super) fn refusal(error: &ErrorKind) -> TokenRefusal {
     match error {
         ErrorKind::InvalidSignature => TokenRefusal::Signature,
         ErrorKind::InvalidAudience => TokenRefusal::Audience,
         ErrorKind::InvalidIssuer => TokenRefusal::UnknownIssuer,
         ErrorKind::InvalidAlgorithm => TokenRefusal::Algorithm,
-        ErrorKind::MissingRequiredClaim(claim) if claim == "exp" => TokenRefusal::NoExpiry,
         ErrorKind::MissingRequiredClaim(claim) if claim == "aud" => TokenRefusal::Audience,
+        ErrorKind::Json(error) => unique::refusal(error),
         _ => TokenRefusal::Malformed, // whatever else the library finds, the token is not one
     }
 }

@@ -53,8 +53,14 @@ pub struct TokenCaller {
 /// Why a token is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TokenRefusal {
-    /// It is not a signed token with an issuer and the id of a key, or too long.
+    /// It is not a signed token with an issuer, or too long.
     Malformed,
+    /// Its header does not say which key has signed it.
+    NoKeyId,
+    /// Its header lists extensions that must be understood.
+    Extended,
+    /// Its header or its claims say one thing twice.
+    Repeated,
     /// The settings do not list its issuer.
     UnknownIssuer,
     /// Its issuer publishes no key of its id.
@@ -67,8 +73,10 @@ pub enum TokenRefusal {
     Signature,
     /// It is for another audience, or for none.
     Audience,
-    /// It has no expiry, or one that cannot be read.
+    /// It has no expiry.
     NoExpiry,
+    /// Its expiry, or the time from which it is valid, cannot be read.
+    UnreadableTime,
     /// It was valid, and is not any more.
     Expired,
     /// It is not valid yet.
@@ -81,8 +89,11 @@ pub enum TokenRefusal {
 
 impl TokenRefusal {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 16] = [
         Self::Malformed,
+        Self::NoKeyId,
+        Self::Extended,
+        Self::Repeated,
         Self::UnknownIssuer,
         Self::UnknownKey,
         Self::KeysUnavailable,
@@ -90,6 +101,7 @@ impl TokenRefusal {
         Self::Signature,
         Self::Audience,
         Self::NoExpiry,
+        Self::UnreadableTime,
         Self::Expired,
         Self::NotYetValid,
         Self::Principal,
@@ -100,6 +112,9 @@ impl TokenRefusal {
     pub fn word(self) -> &'static str {
         match self {
             Self::Malformed => "malformed",
+            Self::NoKeyId => "no_key_id",
+            Self::Extended => "extended",
+            Self::Repeated => "repeated",
             Self::UnknownIssuer => "unknown_issuer",
             Self::UnknownKey => "unknown_key",
             Self::KeysUnavailable => "keys_unavailable",
@@ -107,6 +122,7 @@ impl TokenRefusal {
             Self::Signature => "signature",
             Self::Audience => "audience",
             Self::NoExpiry => "no_expiry",
+            Self::UnreadableTime => "unreadable_time",
             Self::Expired => "expired",
             Self::NotYetValid => "not_yet_valid",
             Self::Principal => "principal",
@@ -124,6 +140,9 @@ impl fmt::Display for TokenRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Malformed => "it is neither an API key nor a token that this server can read",
+            Self::NoKeyId => "its header names no signing key: kid is missing or is no text",
+            Self::Extended => "its header has crit, and this server understands no extension",
+            Self::Repeated => "its header or its claims say one thing twice",
             Self::UnknownIssuer => "this server does not know its issuer",
             Self::UnknownKey => "its issuer publishes no signing key of its kid",
             Self::KeysUnavailable => "this server cannot read the signing keys of its issuer",
@@ -131,6 +150,9 @@ impl fmt::Display for TokenRefusal {
             Self::Signature => "its signature is wrong",
             Self::Audience => "it is for another audience",
             Self::NoExpiry => "it has no expiry",
+            Self::UnreadableTime => {
+                "its exp or nbf is no time: write seconds since 1970 as a number, up to the year 9999"
+            }
             Self::Expired => "it has expired",
             Self::NotYetValid => "it is not valid yet",
             Self::Principal => "it does not say who calls",

@@ -180,9 +180,14 @@ async fn a_token_that_has_expired_or_never_expires_is_refused() {
     for expired in [json!(seconds_from_now(-1)), json!(0), json!(1.5)] {
         is_refused(&trusting.server, &with(expired), "it has expired").await;
     }
-    for none in [json!(null), json!("soon"), json!(seconds_from_now(600).to_string()), json!(-1), json!([])] {
-        is_refused(&trusting.server, &with(none), "it has no expiry").await;
+    is_refused(&trusting.server, &with(json!(null)), "it has no expiry").await;
+    let in_milliseconds = json!(seconds_from_now(600) * 1_000);
+    let none = [json!("soon"), json!(seconds_from_now(600).to_string()), json!(-1), json!([]), json!(true)];
+    for unreadable in none.into_iter().chain([in_milliseconds, json!(u64::MAX), json!(1e300)]) {
+        is_refused(&trusting.server, &with(unreadable), "its exp or nbf is no time").await;
     }
+    let begins = key.sign(&claims(&json!({"nbf": "soon"})));
+    is_refused(&trusting.server, &begins, "its exp or nbf is no time").await;
     let early = key.sign(&claims(&json!({"nbf": seconds_from_now(60)})));
     is_refused(&trusting.server, &early, "it is not valid yet").await;
 }
@@ -198,7 +203,11 @@ async fn a_token_with_an_unknown_kid_is_refused() {
         is_refused(&trusting.server, &named(kid), unknown).await;
     }
     let nameless = key.sign_as(&json!({"alg": "ES256"}), &claims(&json!({})));
-    is_refused(&trusting.server, &nameless, "neither an API key nor a token").await;
+    is_refused(&trusting.server, &nameless, "its header names no signing key").await;
+    for kid in [json!(null), json!(1), json!(["one"])] {
+        let token = key.sign_as(&json!({"alg": "ES256", "kid": kid}), &claims(&json!({})));
+        is_refused(&trusting.server, &token, "its header names no signing key").await;
+    }
     is_taken(&trusting.server, &named("one")).await;
 }
 
@@ -222,8 +231,27 @@ async fn a_token_that_its_key_did_not_sign_is_refused() {
         let token = key.sign_as(&json!({"alg": algorithm, "kid": kid}), &claims(&json!({})));
         is_refused(server, &token, "its algorithm is not allowed").await;
     }
-    let extended = key.sign_as(&json!({"alg": "ES256", "kid": "one", "crit": ["exp"]}), &claims(&json!({})));
-    is_refused(server, &extended, "neither an API key nor a token").await;
+    for crit in [json!(["exp"]), json!([]), json!(null)] {
+        let extended = key.sign_as(&json!({"alg": "ES256", "kid": "one", "crit": crit}), &claims(&json!({})));
+        is_refused(server, &extended, "its header has crit").await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_that_says_one_thing_twice_is_refused_whichever_would_count() {
+    let key = TokenKey::es256("one");
+    let trusting = Trusting::of(&[&key]);
+    let (head, body) = (json!({"alg": "ES256", "kid": "one"}).to_string(), claims(&json!({})).to_string());
+    is_taken(&trusting.server, &key.sign_text(&head, &body)).await;
+    let with = |text: &str, more: &str| format!("{{{more}, {}", text.strip_prefix('{').expect("an object"));
+    for more in [r#""groups": []"#, r#""exp": 1"#, r#""sub": "boss""#, r#""iss": "x""#, r#""x": {"a": 1, "a": 2}"#] {
+        let token = key.sign_text(&head, &with(&body, more));
+        is_refused(&trusting.server, &token, "say one thing twice").await;
+    }
+    for more in [r#""alg": "none""#, r#""kid": "two""#, r#""x": 1, "x": 1"#] {
+        let token = key.sign_text(&with(&head, more), &body);
+        is_refused(&trusting.server, &token, "say one thing twice").await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
