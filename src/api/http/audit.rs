@@ -168,7 +168,8 @@ fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
         action: method.descriptor.name().to_owned(),
         target: targets.chain(names).next().or_else(|| documented(&text("document"))).unwrap_or_default(),
         part: parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "),
-        reason: text("reason"),
+        // What a clear says of itself is its reason too.
+        reason: ["reason", "provenance"].map(text).into_iter().find(|said| !said.is_empty()).unwrap_or_default(),
         request_token: text("request_token"),
         ..OperatorAct::default()
     }

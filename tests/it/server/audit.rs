@@ -265,25 +265,25 @@ fn a_key_that_clears_a_counter_or_copies_everything_leaves_its_name_there_and_in
     let namespace = json!({"namespace": {"name": "default"}});
     let made = post(&server, "/tallystone.admin.v1.NamespaceService/CreateNamespace", &admin, &namespace);
     assert_eq!(made.status, 200, "{}", made.body);
-    let counter = |method: &str, more: Value| {
+    let counter = |method: &str, more: Value, key: &str| {
         let mut body = json!({"namespace": "default", "counterName": "views"});
         body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
-        let answer = post(&server, &format!("/tallystone.counter.v1.CounterService/{method}"), app.trim(), &body);
+        let answer = post(&server, &format!("/tallystone.counter.v1.CounterService/{method}"), key, &body);
         assert_eq!(answer.status, 200, "{}", answer.body);
         answer.json()
     };
-    counter("AddCount", json!({"delta": "1"}));
-    counter("AddCount", json!({"delta": "1", "provenance": "boss"}));
-    counter("ClearCount", json!({"provenance": "oops"}));
-    counter("ClearCount", json!({}));
-    let events = counter("ListCountEvents", json!({}));
+    counter("AddCount", json!({"delta": "1"}), app.trim());
+    counter("AddCount", json!({"delta": "1", "provenance": "boss"}), app.trim());
+    counter("ClearCount", json!({"provenance": "oops"}), app.trim());
+    counter("ClearCount", json!({}), app.trim());
+    let events = counter("ListCountEvents", json!({}), &admin);
     let origins: Vec<&str> = events["events"]
         .as_array()
         .expect("a list")
         .iter()
         .map(|event| event["provenance"].as_str().unwrap_or(""))
         .collect();
-    assert_eq!(origins, ["", "app (boss)", "app (oops)", "app"], "{events}");
+    assert_eq!(origins, ["app", "app (oops)", "app (boss)", ""], "the newest first: {events}");
     let copy = folder.path().join("copy");
     let (code, _, told) = command_with(&server, &admin, &["backup", copy.to_str().expect("a path")]);
     assert_eq!(code, 0, "{told}");
@@ -294,5 +294,8 @@ fn a_key_that_clears_a_counter_or_copies_everything_leaves_its_name_there_and_in
         act["actor"].as_str().expect("a text").to_owned()
     };
     assert!(actor_of("ClearCount").starts_with("app"), "{listed}");
+    let reasons: Vec<&Value> =
+        acts.iter().filter(|act| act["action"] == "ClearCount").map(|act| &act["reason"]).collect();
+    assert_eq!(reasons, [&json!(""), &json!("oops")], "{listed}");
     assert!(!actor_of("CreateBackup").is_empty(), "{listed}");
 }
