@@ -252,6 +252,12 @@ impl Gateway {
 
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
         let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
+        if protocol.refuses(request.method()) {
+            // A proxy may repeat or keep what it takes for a read.
+            let what = format!("{} is not allowed here; gRPC calls by POST", request.method());
+            unread_body::discard(request).await;
+            return json::refused(&Status::from(ApiError::new(Reason::MethodNotAllowed, what)));
+        }
         if let Some(refusal) = headers::too_large(&request) {
             let refusal = Status::from(refusal);
             unread_body::discard(request).await;
@@ -398,6 +404,15 @@ enum Protocol {
 }
 
 impl Protocol {
+    /// Whether no request of this protocol has such a method. Browsers ask by OPTIONS whether they may call at all.
+    fn refuses(&self, method: &http::Method) -> bool {
+        match self {
+            Self::Grpc => method != http::Method::POST,
+            Self::GrpcWeb => method != http::Method::POST && method != http::Method::OPTIONS,
+            Self::Other => false,
+        }
+    }
+
     fn of(content_type: Option<&HeaderValue>) -> Self {
         let Some(rest) = content_type.and_then(|sent| sent.as_bytes().strip_prefix(b"application/grpc")) else {
             return Self::Other;

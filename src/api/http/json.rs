@@ -24,7 +24,7 @@ use crate::http::call::{CallContext, call, deadline, effective_timeout};
 use crate::http::json_read;
 use crate::http::methods::{Method, Methods};
 use crate::http::response_body::{ResponseBody, with_type};
-use crate::http::unread_body::{discard, waits_to_be_asked};
+use crate::http::unread_body::discard;
 use tallystone_domain::Reason;
 use tallystone_domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
@@ -73,7 +73,8 @@ fn checked<'m>(methods: &'m Methods, request: &Request<Body>) -> Result<(&'m Arc
     }
     check_content_type(request.headers().get(header::CONTENT_TYPE)).map_err(counted)?;
     check_content_encoding(request.headers().get(header::CONTENT_ENCODING)).map_err(counted)?;
-    if waits_to_be_asked(request.headers()) && request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
+    // By its head; a body that says no length is refused while it is read.
+    if request.body().size_hint().lower() > BODY_BYTES_MAX as u64 {
         return Err(counted(body_too_large()));
     }
     Ok((method, effective_timeout(deadline(request.headers()).map_err(counted)?, false)))

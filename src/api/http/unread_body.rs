@@ -11,17 +11,20 @@ use http::{HeaderMap, Request, header};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt as _;
 
-/// The most bytes that are read of such a body.
-const DISCARDED_BYTES: usize = 64 * 1024;
-/// How long they may take to arrive.
+use tallystone_domain::limits::BODY_BYTES_DISCARDED_MAX;
+
+/// How long all of it may take to arrive.
 const DISCARD_WAIT: Duration = Duration::from_millis(500);
+/// A client of which nothing comes for so long waits for its answer.
+const DISCARD_PAUSE: Duration = Duration::from_millis(100);
 
 /// Whether a client sends its body only once it is asked for it.
-pub fn waits_to_be_asked(sent: &HeaderMap) -> bool {
+fn waits_to_be_asked(sent: &HeaderMap) -> bool {
     sent.get(header::EXPECT).is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Reads the rest of a body, as far as it is short and comes soon, and throws it away. Asks no client for a body.
+/// Reads the rest of a body, as far as it comes soon, and throws it away: some clients do not read an answer while their upload
+/// goes on. Asks no client for a body.
 pub async fn discard(request: Request<impl HttpBody>) {
     if waits_to_be_asked(request.headers()) {
         return;
@@ -29,9 +32,9 @@ pub async fn discard(request: Request<impl HttpBody>) {
     let read = async {
         let mut body = std::pin::pin!(request.into_body());
         let mut bytes = 0_usize;
-        while let Some(Ok(frame)) = body.frame().await {
+        while let Ok(Some(Ok(frame))) = tokio::time::timeout(DISCARD_PAUSE, body.frame()).await {
             bytes += frame.data_ref().map_or(0, bytes::Buf::remaining);
-            if bytes > DISCARDED_BYTES {
+            if bytes > BODY_BYTES_DISCARDED_MAX {
                 break;
             }
         }
@@ -65,13 +68,19 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn no_more_is_read_of_an_endless_body_than_a_short_one_has() {
+    async fn a_client_that_sends_nothing_is_not_waited_for() {
+        let frames = stream::pending::<Result<Frame<Bytes>, Infallible>>();
+        discard(Request::new(StreamBody::new(frames))).await;
+    }
+
+    #[tokio::test]
+    async fn an_endless_body_is_read_up_to_a_bound() {
         let read = AtomicUsize::new(0);
         let frame = |()| {
             read.fetch_add(1, Ordering::Relaxed);
-            async { Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[0; 1_024]))), ())) }
+            async { Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[0; 1 << 20]))), ())) }
         };
         discard(Request::new(StreamBody::new(Box::pin(stream::unfold((), frame))))).await;
-        assert_eq!(read.load(Ordering::Relaxed), DISCARDED_BYTES / 1_024 + 1);
+        assert!((1..=(BODY_BYTES_DISCARDED_MAX >> 20) + 1).contains(&read.load(Ordering::Relaxed)));
     }
 }

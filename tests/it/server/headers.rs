@@ -60,9 +60,17 @@ async fn headers_above_the_limit_are_refused_with_a_reason_over_both_versions_of
 
 /// The first line of the answer to a request whose client waits to be asked for its body, and never sends it.
 fn first_line_without_a_body(server: &Server, path: &str, headers: &str) -> String {
+    first_line(
+        server,
+        &format!("POST {path}"),
+        &format!("expect: 100-continue\r\ncontent-type: application/json\r\n{headers}"),
+    )
+}
+
+/// The first line of the answer to a head.
+fn first_line(server: &Server, what: &str, headers: &str) -> String {
     let mut stream = TcpStream::connect(server.address).expect("it takes connections");
-    let head = format!("POST {path} HTTP/1.1\r\nhost: localhost\r\nexpect: 100-continue\r\n");
-    write!(stream, "{head}content-type: application/json\r\n{headers}\r\n").expect("it reads");
+    write!(stream, "{what} HTTP/1.1\r\nhost: localhost\r\n{headers}\r\n").expect("it reads");
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line).expect("it answers");
     line.trim_end().to_owned()
@@ -81,8 +89,28 @@ fn what_the_head_of_a_request_refuses_is_refused_before_its_body_is_asked_for() 
     );
     assert_eq!(line(call, "content-length: 999999999\r\n"), "HTTP/1.1 400 Bad Request");
     assert_eq!(line(call, "content-encoding: br\r\ncontent-length: 20\r\n"), "HTTP/1.1 400 Bad Request");
+    // Nor is a body waited for that another client would send unasked.
+    let plain = "content-type: application/json\r\ncontent-length: 999999999\r\n";
+    assert_eq!(first_line(&server, &format!("POST {call}"), plain), "HTTP/1.1 400 Bad Request");
 
     let (server, _admin, _folder) = keyed();
     let refused = first_line_without_a_body(&server, call, "content-length: 20\r\n");
     assert_eq!(refused, "HTTP/1.1 401 Unauthorized");
+}
+
+#[test]
+fn grpc_by_another_method_than_post_is_refused_so_that_no_proxy_repeats_it() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    let call = "/tallystone.counter.v1.CounterService/AddCount";
+    for content_type in ["application/grpc", "application/grpc+proto", "application/grpc-web", "application/json"] {
+        for method in ["GET", "DELETE", "PUT"] {
+            let head = format!("content-type: {content_type}\r\ncontent-length: 0\r\n");
+            assert_eq!(
+                first_line(&server, &format!("{method} {call}"), &head),
+                "HTTP/1.1 405 Method Not Allowed",
+                "{content_type}"
+            );
+        }
+    }
 }

@@ -321,12 +321,16 @@ fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Res
     response
 }
 
+/// What somebody whose key has ended is told about a form: the browser still has what was typed into it.
+const SIGNED_OUT: &str = "sign in first; nothing was done\n\nSign in at /console/sign-in in another tab, then come back to this one, go \
+                          back to the form and send it again.\n";
+
 /// Leads somebody without a valid key to the page that asks for one. A key that has ended is forgotten, so that a certificate
 /// counts from the next request on.
 fn unknown_caller(request: &Request<Body>, place: &str) -> Response<Body> {
     let forgotten = session::has_cookie(request.headers()).then(|| session::sign_out(request.headers())).flatten();
     if place == "live" || request.method() == Method::POST {
-        let refusal = text(StatusCode::UNAUTHORIZED, "sign in first; nothing was done\n".to_owned());
+        let refusal = text(StatusCode::UNAUTHORIZED, SIGNED_OUT.to_owned());
         return with_cookie(refusal, forgotten);
     }
     let query = request.uri().query().map_or_else(String::new, |query| format!("?{query}"));
