@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::calls::RedisQueues;
-use super::client::{FailureCause, RedisClient};
+use super::client::{CallFailure, FailureCause, RedisClient};
 use super::news::RedisNews;
 use super::rights::RightsCheck;
 use super::server_watch::ServerWatch;
@@ -60,7 +60,10 @@ impl StoreHandle for RedisHandle {
             Ok(looked) => looked.refusal(),
             Err(failure) if failure.cause == FailureCause::Denied => Some(self.rights.refusal_of(&failure)),
             Err(failure) if failure.cause == FailureCause::LoggedOut => Some(failure.text),
-            Err(_) => return StoreCheck::NoAnswer,
+            Err(CallFailure { cause, text, .. }) => match cause.write_advice() {
+                Some(advice) => Some(format!("{text}; {advice}")),
+                None => return StoreCheck::NoAnswer,
+            },
         };
         let elsewhere = || self.watch.as_ref().and_then(ServerWatch::refusal);
         if let Some(why) = refusal.or_else(elsewhere) {

@@ -73,6 +73,24 @@ pub enum OpenError {
         /// The cause, and what to do.
         why: String,
     },
+    /// It answers, and takes no writes.
+    #[error("Redis at {at} takes no writes: {why}; {advice}")]
+    NoWrites {
+        /// The configured addresses.
+        at: String,
+        /// The answer of the server.
+        why: String,
+        /// What to do.
+        advice: &'static str,
+    },
+    /// It lacks a command, because it is renamed or forbidden.
+    #[error("Redis at {at} lacks a command: {why}; queues need all commands under their own names")]
+    NoCommand {
+        /// The configured addresses.
+        at: String,
+        /// The answer of the server.
+        why: String,
+    },
     /// User or password are wrong, or missing.
     #[error("Redis at {at} refuses the login: {why}; correct user and password")]
     Login {
@@ -273,6 +291,11 @@ async fn probe(stores: &QueueStores, store: &RedisQueues) -> Result<(), StoreErr
 fn failed_probe(at: String, error: StoreError) -> OpenError {
     let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
     let is_denied = error.kind == StoreErrorKind::Forbidden;
+    let refusal = [("MISCONF", FailureCause::CannotPersist), ("NOREPLICAS", FailureCause::TooFewReplicas)];
+    let found = refusal.into_iter().find(|(word, _)| why.contains(word));
+    if let Some(advice) = found.and_then(|(_, cause)| cause.write_advice()) {
+        return OpenError::NoWrites { at, why, advice };
+    }
     if why.contains(OF_LIBRARY) {
         let advice = if is_denied { LOAD_AS_ANOTHER } else { "the log of Redis says more" };
         return OpenError::Library { at, why, advice };
@@ -293,15 +316,20 @@ fn addresses(deployment: &Deployment) -> String {
 fn refusal(at: &str, failure: CallFailure) -> OpenError {
     let CallFailure { cause, text, .. } = failure;
     let (why, at) = (cause_alone(&text, at), at.to_owned());
+    if let Some(advice) = cause.write_advice() {
+        return OpenError::NoWrites { at, why, advice };
+    }
     match cause {
         FailureCause::LoggedOut => OpenError::Login { at, why },
         FailureCause::Denied => OpenError::Denied { at, why },
         FailureCause::Moving if why.contains("is a replica") => OpenError::Replica { at },
         FailureCause::Stranger => OpenError::NotRedis { at, why },
         _ if why.contains("cluster support disabled") => OpenError::NoCluster { at },
-        _ if why.contains("RESP3NotSupported") || why.contains("unknown command") => {
+        // Releases without RESP3 do not know how it is asked for.
+        _ if why.contains("RESP3NotSupported") || (why.contains("unknown command") && why.contains("HELLO")) => {
             OpenError::TooOld { address: at, version: "5 or older".to_owned() }
         }
+        _ if why.contains("unknown command") => OpenError::NoCommand { at, why },
         _ if is_about_tls(&why) => OpenError::Tls { at, why },
         _ => OpenError::Unreachable { at, why }, // every other cause is one of a node that may come back
     }

@@ -160,7 +160,8 @@ impl RightsQuestion {
 
     fn command(&self) -> RedisCommand {
         let asked: Vec<&String> = self.needed.iter().chain(&self.wanted).collect();
-        RedisCommand::fcall_ro::<&str, _>(&self.function, &[], &asked)
+        // As a function that writes, so that a server that takes no writes refuses it.
+        RedisCommand::fcall::<&str, _>(&self.function, &[], &asked)
     }
 
     fn read(&self, answer: RedisReply, address: String, user: &str) -> Result<LackingRights, CallFailure> {

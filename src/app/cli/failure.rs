@@ -69,8 +69,10 @@ impl From<&tallystone_redis::OpenError> for Exit {
         match error {
             tallystone_redis::OpenError::Unreachable { .. }
             | tallystone_redis::OpenError::Tls { .. }
+            | tallystone_redis::OpenError::NoWrites { .. }
             | tallystone_redis::OpenError::Store { .. } => Self::Unavailable,
             tallystone_redis::OpenError::Login { .. }
+            | tallystone_redis::OpenError::NoCommand { .. }
             | tallystone_redis::OpenError::NotRedis { .. }
             | tallystone_redis::OpenError::TooOld { .. }
             | tallystone_redis::OpenError::Replica { .. }

@@ -74,6 +74,40 @@ fn a_redis_that_answers_without_its_data_is_not_ready_until_it_has_it_again() {
     }
 }
 
+#[test]
+fn a_redis_that_takes_no_writes_is_not_ready_until_it_does() {
+    for build in Build::ALL {
+        let Some(redis) = or_skip(RedisServer::start(build)) else { continue };
+        println!("on {}", build.name());
+        let server = with_a_message(&redis);
+        let replicas = |count: &str| redis.cli(&["CONFIG", "SET", "min-replicas-to-write", count]);
+        replicas("1");
+        assert!(eventually(BACK_WITHIN, || server.get("/readyz").status == 503), "it is not ready");
+        let (ready, (code, shown)) = (server.get("/readyz"), status(&server));
+        let words = ["NOREPLICAS", "start its replicas, or lower min-replicas-to-write"];
+        assert!(words.iter().all(|word| ready.body.contains(word)), "{ready:?}");
+        assert!(code == 5 && words.iter().all(|word| shown.contains(word)), "{code} {shown}");
+        replicas("0");
+        let is_back = || server.get("/readyz").status == 200 && status(&server).0 == 0;
+        assert!(eventually(BACK_WITHIN, is_back), "{:?}", status(&server));
+    }
+}
+
+#[test]
+fn a_redis_that_takes_no_writes_or_lacks_a_command_keeps_a_server_from_starting_and_says_why() {
+    let Some(redis) = or_skip(RedisServer::start(Build::Redis7)) else { return };
+    redis.cli(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
+    let (status, printed) = dev_on(&redis).try_start().err().expect("it is refused");
+    assert!(
+        status.code() == Some(5) && printed.contains("takes no writes: ") && printed.contains("NOREPLICAS"),
+        "{printed}"
+    );
+    let settings = RedisSettings::of(&["rename-command INFO \"\""]);
+    let Some(redis) = or_skip(RedisServer::start_with(Build::Redis7, settings)) else { return };
+    let (_, printed) = dev_on(&redis).try_start().err().expect("it is refused");
+    assert!(printed.contains("lacks a command") && printed.contains("INFO"), "{printed}");
+}
+
 /// As a replica that never had the data and was promoted: the functions are gone too.
 #[test]
 fn an_empty_redis_in_the_place_of_the_old_one_is_not_ready() {

@@ -70,6 +70,15 @@ impl FailureCause {
         }
     }
 
+    /// What to do about a node that answers and takes no writes; none of other causes.
+    pub fn write_advice(&self) -> Option<&'static str> {
+        match self {
+            Self::CannotPersist => Some("free space on its disk, or mend what keeps it from saving"),
+            Self::TooFewReplicas => Some("start its replicas, or lower min-replicas-to-write"),
+            _ => None, // it takes writes, or does not answer at all
+        }
+    }
+
     fn kind(&self) -> StoreErrorKind {
         match self {
             Self::Full => StoreErrorKind::Full,

@@ -134,7 +134,7 @@ impl Absence {
         let state = self.0.lock();
         let pause = state.next_attempt_at.saturating_sub(now);
         let CallFailure { cause, text, .. } = state.why.as_ref().filter(|_| !pause.is_zero())?;
-        Some(CallFailure::new(cause.clone(), format!("{text}; next attempt in {pause:?}")))
+        Some(CallFailure::new(cause.clone(), format!("{text}; next attempt in {} ms", pause.as_millis())))
     }
 
     pub(super) fn record_failure(&self, now: Duration, failure: &CallFailure) {

@@ -18,4 +18,5 @@ redis.register_function({function_name = 'mem_' .. HASH, callback = F.guarded(F.
 redis.register_function({function_name = 'opr_' .. HASH, callback = F.guarded(F.opr), flags = {'allow-oom'}})
 redis.register_function({function_name = 'dir_' .. HASH, callback = F.guarded(F.dir), flags = {'allow-oom'}})
 redis.register_function({function_name = 'look_' .. HASH, callback = F.guarded(F.look), flags = {'no-writes', 'allow-oom'}})
-redis.register_function({function_name = 'may_' .. HASH, callback = F.may, flags = {'no-writes', 'allow-oom'}})
+-- It writes nothing. Without no-writes a server that takes no writes refuses it, as it would refuse the others.
+redis.register_function({function_name = 'may_' .. HASH, callback = F.may, flags = {'allow-oom'}})
