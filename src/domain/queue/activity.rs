@@ -242,6 +242,8 @@ pub struct ActivityFacts {
     pub errored: Option<u64>,
     /// The age of the oldest ready message.
     pub oldest_ready: Option<Duration>,
+    /// By how much this may be more than its true age. What needs attention by its age does so by the least that it can be.
+    pub oldest_ready_excess: Duration,
     /// Rates per second.
     pub rates: Option<ActivityFlows<f64>>,
     /// The dequeues that wait for its messages.
@@ -282,7 +284,9 @@ impl ActivityFacts {
 
     fn needs(&self, reason: AttentionReason) -> bool {
         let is_ready = self.pending.is_some_and(|pending| pending > 0);
-        let waits = |longer: Duration| is_ready && self.oldest_ready.is_some_and(|age| age >= longer);
+        let waits = |longer: Duration| {
+            is_ready && self.oldest_ready.is_some_and(|age| age.saturating_sub(self.oldest_ready_excess) >= longer)
+        };
         let rates = |meets: fn(&ActivityFlows<f64>) -> bool| self.rates.as_ref().is_some_and(meets);
         let is_still = rates(|rates| rates.dequeued == 0.0);
         match reason {
@@ -414,11 +418,19 @@ mod tests {
         let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
         let failing = Some(ActivityFlows { enqueued: 0.0, dequeued: 2.0, completed: 0.5, failed: 1.5 });
         let lost = Some(LostWork { steps: 3, at: Timestamp::from_secs(1) });
-        let cases: [(ActivityFacts, &[AttentionReason]); 15] = [
+        let cases: [(ActivityFacts, &[AttentionReason]); 17] = [
             (busy(), &[]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), ..busy() }, &[NobodyDequeues]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), waiting: 1, ..busy() }, &[]),
             (ActivityFacts { rates: None, oldest_ready: Some(secs(60)), ..busy() }, &[]),
+            (
+                ActivityFacts { rates: still, oldest_ready: Some(secs(118)), oldest_ready_excess: secs(59), ..busy() },
+                &[],
+            ),
+            (
+                ActivityFacts { rates: still, oldest_ready: Some(secs(119)), oldest_ready_excess: secs(59), ..busy() },
+                &[NobodyDequeues],
+            ),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(299)), running: Some(1), ..busy() }, &[]),
             (
                 ActivityFacts { rates: still, oldest_ready: Some(secs(300)), running: Some(1), ..busy() },

@@ -285,11 +285,14 @@ impl Queues {
         }
         let as_of = as_of.filter(|as_of| messages.is_some() && *as_of > Timestamp::MIN);
         let of = |state: MessageState| messages.map(|messages| messages[state as usize]);
+        let precision = self.context.stores.shards.capabilities().ready_age_precision;
         let facts = ActivityFacts {
             pending: of(MessageState::Pending),
             running: of(MessageState::Running),
             errored: of(MessageState::Errored),
             oldest_ready: queue.oldest_ready(moment.elapsed).filter(|_| of(MessageState::Pending) != Some(0)),
+            // To a second it is as exact as its limits are.
+            oldest_ready_excess: precision.saturating_sub(Duration::from_secs(1)),
             rates,
             waiting: queue.waiters.len(),
             enqueue_blocked: record.spec.enqueue_blocked.is_some(),
