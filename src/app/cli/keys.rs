@@ -306,12 +306,18 @@ fn print_key(
     name: &str,
     api_key: &str,
 ) -> Result<(), Failure> {
+    // It cannot be shown again.
+    let unseen = |failure: Failure| {
+        failure
+            .hint(format!("{name} exists, and nobody has seen its key: make it anew with tallystone key rotate {name}"))
+    };
     if output.is_for_people() {
+        output.bytes(format!("{api_key}\n").as_bytes()).map_err(unseen)?;
         print_notice(&format!("this is the key of {name}; keep it in a safe place, it is not shown again"));
-        return output.bytes(format!("{api_key}\n").as_bytes());
+        return Ok(());
     }
     let rows = TableRows { columns: &["name", "api_key"], cells: vec![vec![name.to_owned(), api_key.to_owned()]] };
-    output.answer(&CliResponse::one(&full_name(message), answer), &rows)
+    output.answer(&CliResponse::one(&full_name(message), answer), &rows).map_err(unseen)
 }
 
 /// The time so long from now, by the clock of this machine.

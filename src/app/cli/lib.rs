@@ -53,6 +53,7 @@ mod top;
 mod usage;
 mod work;
 
+use std::io::{self, Write as _};
 use std::path::PathBuf;
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -315,11 +316,26 @@ fn once(status: tonic::Status) -> CallError {
     CallError { status: Box::new(status), attempts: 1, may_be_applied: false }
 }
 
+/// Shows the help that was asked for, or why the words are no command. A help that nobody can read is a failure.
+fn told(error: clap::Error) -> ExitCode {
+    let shown = usage::with_plain_message(error, &command());
+    let is_help = !shown.use_stderr();
+    match shown.print().and_then(|()| io::stdout().flush()) {
+        Err(error) if is_help => Failure::from(error).report(),
+        _ => ExitCode::from(u8::try_from(shown.exit_code()).unwrap_or(1)), // what goes to stderr cannot be told elsewhere
+    }
+}
+
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    let told = |error| -> ! { usage::with_plain_message(error, &command()).exit() };
-    let matches = command().try_get_matches().unwrap_or_else(|error| told(error));
-    let cli = Cli::from_arg_matches(&matches).unwrap_or_else(|error| told(error));
+    let matches = match command().try_get_matches() {
+        Ok(matches) => matches,
+        Err(error) => return told(error),
+    };
+    let cli = match Cli::from_arg_matches(&matches) {
+        Ok(cli) => cli,
+        Err(error) => return told(error),
+    };
     match run(cli) {
         Ok(()) => Exit::Ok.into(),
         Err(failure) => failure.about(&names_of(&matches)).report(),

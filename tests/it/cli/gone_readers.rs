@@ -79,7 +79,8 @@ fn a_watch_whose_server_dies_says_that_changes_may_be_missed_and_speaks_of_no_tl
 #[test]
 fn a_reader_of_data_may_stop_but_data_that_cannot_be_written_is_a_failure() {
     let desk = Desk::set();
-    for line in ["server print-config", "server print-config -o json", "explain-error", "completion bash", "ns ls"] {
+    let lists = ["server print-config", "server print-config -o json", "explain-error", "completion bash", "ns ls"];
+    for line in lists.into_iter().chain(["--help", "queue --help", "help msg", "--version"]) {
         let ran = desk.shell(&format!("{{ tallystone {line}; echo $? >&2; }} | true"));
         assert_eq!(ran.err, "0\n", "{line}");
         let ran = desk.shell(&format!("tallystone {line} > /dev/full"));

@@ -55,7 +55,7 @@ pub enum RestoreError {
     NotEmpty(PathBuf),
     /// The file system has too little free space.
     #[error(
-        "{path} has {free} bytes free, but the restored store needs about {wanted}; free some space, or choose \
+        "{path} has {free} bytes free, but the restored store needs about {wanted} bytes; free some space, or choose \
          another disk"
     )]
     NoRoom {
