@@ -197,13 +197,14 @@ impl RollupQueueLoop {
         }
     }
 
-    /// The limit to wait for: the latest `min_limit` of a drained counter that can be reached within `remaining`. A counter
-    /// whose `min_limit` cannot be reached in time contributes the current closed timestamp instead.
+    /// The limit to wait for: the latest event of a drained counter that can be reached within `remaining`. Its `min_limit` would
+    /// not do: events that came after it was drained would be left to the next start. A counter whose latest event cannot be
+    /// reached in time contributes the current closed timestamp instead.
     fn reachable_limit(&self, scope: &NamespaceScope, remaining: Duration) -> Timestamp {
         let now = self.context.now();
         let last = now + remaining.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;
         let closable = Timestamp::from_millis(scope.dataset.closing.closed(now).millis());
-        let target = |waiting: &PendingRoll| if waiting.min_limit <= last { waiting.min_limit } else { closable };
+        let target = |waiting: &PendingRoll| if waiting.newest <= last { waiting.newest } else { closable };
         self.queue.drained().values().map(target).max().unwrap_or(closable)
     }
 
