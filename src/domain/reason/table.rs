@@ -113,7 +113,7 @@ reasons! {
         name: "INVALID_HEADERS_TOO_LARGE",
         http: 431,
         advice: Some("send fewer headers"),
-        help: "Send a path and headers of at most 16 KiB together, with 32 bytes for each header. Cookies and tokens are the usual causes. HTTP/1.1 takes 100 headers in all; the library of HTTP answers more of them with a bare 431.",
+        help: "Send a path and headers of at most 16 KiB together, with 32 bytes for each header. Cookies and tokens are the usual causes.",
         ..INVALID
     },
     UnknownMethod => ReasonInfo {

@@ -130,7 +130,7 @@ fn sources(folder: &Path) -> Vec<String> {
 #[test]
 fn every_command_that_the_client_sends_is_among_the_rights() {
     // Parts of commands, the command for Sentinels, and codes of errors.
-    const OTHERS: [&str; 42] = [
+    const OTHERS: [&str; 43] = [
         "ABSENT",
         "ASK",
         "BUSY",
@@ -144,6 +144,7 @@ fn every_command_that_the_client_sends_is_among_the_rights() {
         "GUARD",
         "OK",
         "GT",
+        "HELLO",
         "INCONSISTENT",
         "LIMIT",
         "LOAD",
