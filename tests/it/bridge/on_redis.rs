@@ -105,7 +105,7 @@ fn what_a_server_with_counters_of_its_own_lacks_of_another_is_after_its_reported
     let [one, other] = folders.each_ref().map(|folder| {
         Launch::dev(&folder.path().join("data")).arg("--redis").arg(&redis.address().to_string()).start()
     });
-    assert!(other.printed().contains("these counters are this server's own"), "it says so: {}", other.printed());
+    other.wait_for_line("these counters are this server's own");
     create(&one, json!({}));
     enqueue(&one, &messages(0, 1));
     assert!(eventually(CAUGHT_UP_WITHIN, || count(&other, "enqueued") == 1), "{}", other.printed());

@@ -74,7 +74,7 @@ fn lost_by_a_cut(mut redis: RedisServer) -> usize {
         assert!(age <= WINDOW + 2 * slowest, "{age:?} of work are lost; the longest sync took {slowest:?}");
     }
     assert_eq!(post(&server, "Enqueue", &message("after")).0, 200);
-    assert!(server.printed().contains("the epoch is raised"), "{}", server.printed());
+    server.wait_for_line("the epoch is raised");
     acknowledged.len() - left
 }
 

@@ -38,7 +38,7 @@ fn is_told(server: &Server, redis: &RedisServer, words: &str) {
     let (ready, (code, shown)) = (server.get("/readyz"), status(server));
     let sentence = format!("Redis at {} has lost what it had: {words}", redis.address());
     assert!(ready.status == 503 && ready.body.contains(&sentence), "{ready:?}");
-    assert!(server.printed().contains(&sentence), "the log says the same: {}", server.printed());
+    server.wait_for_line(&sentence);
     assert!(code == 5 && shown.contains(&sentence) && shown.contains("does not serve: STORE_LOST"), "{code} {shown}");
     assert!(!shown.contains("pending") && !shown.contains("answers, "), "nothing of before is shown: {shown}");
     let metrics = server.get("/metrics").body;

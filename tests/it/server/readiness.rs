@@ -168,7 +168,7 @@ fn a_keyspace_that_answers_without_its_tables_is_not_ready_until_it_has_them_aga
         let sentence = format!("has lost what it had: STORE_LOST: {words}");
         let (code, printed) = run(&server, &["status"]);
         assert!(code == 5 && printed.contains(&sentence), "{code}: {printed}");
-        assert!(server.printed().contains(&sentence), "{}", server.printed());
+        server.wait_for_line(&sentence);
     };
     let execute = |text: &str| query(&node().to_string(), None, text);
     execute(&format!("DROP TABLE {KEYSPACE}.history_gaps"));

@@ -47,7 +47,7 @@ fn a_development_server_makes_its_certificate_and_the_printed_commands_work() {
     run_printed(&server, "try:", 3);
     assert!(run_printed(&server, "then:", 1).contains("views"), "{}", server.printed());
     run_printed(&server, "queue:", 1);
-    assert!(server.printed().contains("console: https://"), "{}", server.printed());
+    server.wait_for_line("console: https://");
     let trusted = fs::read(&authority).expect("it is there");
     assert!(server.stop().success());
 
