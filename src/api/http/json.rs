@@ -24,7 +24,7 @@ use crate::http::call::{CallContext, call, deadline, effective_timeout};
 use crate::http::json_read;
 use crate::http::methods::{Method, Methods};
 use crate::http::response_body::{ResponseBody, with_type};
-use crate::http::unread_body::discard;
+use crate::http::unread_body::{discard, discard_up_to};
 use tallystone_domain::Reason;
 use tallystone_domain::limits::{BODY_BYTES_DISCARDED_MAX, BODY_BYTES_MAX};
 
@@ -43,7 +43,14 @@ pub async fn answer(
     let (method, time) = match found {
         Ok(found) => found,
         Err(refusal) => {
-            discard(request).await;
+            match refusal.reason {
+                // It goes on for a while, and its client reads the answer at its end.
+                Reason::InvalidBodyTooLarge => {
+                    let time = effective_timeout(deadline(request.headers()).unwrap_or_default(), false);
+                    discard_up_to(request, BODY_BYTES_DISCARDED_MAX, time).await;
+                }
+                _ => discard(request).await, // nothing of it was wanted
+            }
             return refused(&Status::from(refusal));
         }
     };

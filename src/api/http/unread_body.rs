@@ -11,9 +11,9 @@ use http::{HeaderMap, Request, header};
 use http_body::Body as HttpBody;
 use http_body_util::BodyExt as _;
 
-use tallystone_domain::limits::BODY_BYTES_DISCARDED_MAX;
-
-/// How long all of it may take to arrive.
+/// The most bytes that are read of such a body.
+const DISCARDED_BYTES: usize = 64 * 1024;
+/// How long they may take to arrive.
 const DISCARD_WAIT: Duration = Duration::from_millis(500);
 /// A client of which nothing comes for so long waits for its answer.
 const DISCARD_PAUSE: Duration = Duration::from_millis(100);
@@ -23,9 +23,14 @@ fn waits_to_be_asked(sent: &HeaderMap) -> bool {
     sent.get(header::EXPECT).is_some_and(|expected| expected.as_bytes().eq_ignore_ascii_case(b"100-continue"))
 }
 
-/// Reads the rest of a body, as far as it comes soon, and throws it away: some clients do not read an answer while their upload
-/// goes on. Asks no client for a body.
+/// Reads the rest of a body, as far as it is short and comes soon, and throws it away. Asks no client for a body.
 pub async fn discard(request: Request<impl HttpBody>) {
+    discard_up_to(request, DISCARDED_BYTES, DISCARD_WAIT).await;
+}
+
+/// The same of a body whose client does not read an answer while its upload goes on: up to a number of bytes, within a time, and no
+/// longer than something comes.
+pub async fn discard_up_to(request: Request<impl HttpBody>, bytes_max: usize, within: Duration) {
     if waits_to_be_asked(request.headers()) {
         return;
     }
@@ -34,13 +39,13 @@ pub async fn discard(request: Request<impl HttpBody>) {
         let mut bytes = 0_usize;
         while let Ok(Some(Ok(frame))) = tokio::time::timeout(DISCARD_PAUSE, body.frame()).await {
             bytes += frame.data_ref().map_or(0, bytes::Buf::remaining);
-            if bytes > BODY_BYTES_DISCARDED_MAX {
+            if bytes > bytes_max {
                 break;
             }
         }
     };
     // A client that is slower sees the end of its stream.
-    let _ = tokio::time::timeout(DISCARD_WAIT, read).await;
+    let _ = tokio::time::timeout(within, read).await;
 }
 
 #[cfg(test)]
@@ -74,13 +79,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn an_endless_body_is_read_up_to_a_bound() {
+    async fn no_more_is_read_of_an_endless_body_than_a_short_one_has() {
         let read = AtomicUsize::new(0);
         let frame = |()| {
             read.fetch_add(1, Ordering::Relaxed);
-            async { Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[0; 1 << 20]))), ())) }
+            async { Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(&[0; 1_024]))), ())) }
         };
         discard(Request::new(StreamBody::new(Box::pin(stream::unfold((), frame))))).await;
-        assert!((1..=(BODY_BYTES_DISCARDED_MAX >> 20) + 1).contains(&read.load(Ordering::Relaxed)));
+        assert_eq!(read.load(Ordering::Relaxed), DISCARDED_BYTES / 1_024 + 1);
     }
 }
