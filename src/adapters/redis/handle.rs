@@ -5,7 +5,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 
 use super::calls::RedisQueues;
-use super::client::{CallFailure, FailureCause, RedisClient};
+use super::client::{FailureCause, RedisClient, write_advice};
 use super::news::RedisNews;
 use super::rights::RightsCheck;
 use super::server_watch::ServerWatch;
@@ -60,8 +60,8 @@ impl StoreHandle for RedisHandle {
             Ok(looked) => looked.refusal(),
             Err(failure) if failure.cause == FailureCause::Denied => Some(self.rights.refusal_of(&failure)),
             Err(failure) if failure.cause == FailureCause::LoggedOut => Some(failure.text),
-            Err(CallFailure { cause, text, .. }) => match cause.write_advice() {
-                Some(advice) => Some(format!("{text}; {advice}")),
+            Err(failure) => match write_advice(&failure.text) {
+                Some(advice) => Some(format!("{}; {advice}", failure.text)),
                 None => return StoreCheck::NoAnswer,
             },
         };

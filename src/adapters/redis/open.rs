@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::calls::{CALLER_BYTES, RedisQueueOptions, RedisQueues};
 use super::catalog::RedisCatalog;
 use super::client::{
-    CallFailure, ClientOptions, Deployment, FailureCause, FunctionLibrary, Login, NodeFacts, Product, RedisClient, Role,
+    CallFailure, ClientOptions, Deployment, FailureCause, FunctionLibrary, Login, NodeFacts, Product, RedisClient,
+    Role, write_advice,
 };
 use super::client_wire::ClientWire;
 use super::handle::RedisHandle;
@@ -291,9 +292,7 @@ async fn probe(stores: &QueueStores, store: &RedisQueues) -> Result<(), StoreErr
 fn failed_probe(at: String, error: StoreError) -> OpenError {
     let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
     let is_denied = error.kind == StoreErrorKind::Forbidden;
-    let refusal = [("MISCONF", FailureCause::CannotPersist), ("NOREPLICAS", FailureCause::TooFewReplicas)];
-    let found = refusal.into_iter().find(|(word, _)| why.contains(word));
-    if let Some(advice) = found.and_then(|(_, cause)| cause.write_advice()) {
+    if let Some(advice) = write_advice(&why) {
         return OpenError::NoWrites { at, why, advice };
     }
     if why.contains(OF_LIBRARY) {
@@ -316,7 +315,7 @@ fn addresses(deployment: &Deployment) -> String {
 fn refusal(at: &str, failure: CallFailure) -> OpenError {
     let CallFailure { cause, text, .. } = failure;
     let (why, at) = (cause_alone(&text, at), at.to_owned());
-    if let Some(advice) = cause.write_advice() {
+    if let Some(advice) = write_advice(&why) {
         return OpenError::NoWrites { at, why, advice };
     }
     match cause {

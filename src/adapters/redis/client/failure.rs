@@ -70,15 +70,6 @@ impl FailureCause {
         }
     }
 
-    /// What to do about a node that answers and takes no writes; none of other causes.
-    pub fn write_advice(&self) -> Option<&'static str> {
-        match self {
-            Self::CannotPersist => Some("free space on its disk, or mend what keeps it from saving"),
-            Self::TooFewReplicas => Some("start its replicas, or lower min-replicas-to-write"),
-            _ => None, // it takes writes, or does not answer at all
-        }
-    }
-
     fn kind(&self) -> StoreErrorKind {
         match self {
             Self::Full => StoreErrorKind::Full,
@@ -135,6 +126,17 @@ impl fmt::Display for CallFailure {
 }
 
 impl Error for CallFailure {}
+
+/// The codes by which a node refuses whatever may write, with what to do.
+const REFUSED_WRITES: [(&str, &str); 2] = [
+    ("MISCONF", "free space on its disk, or mend what keeps it from saving"),
+    ("NOREPLICAS", "start its replicas, or lower min-replicas-to-write"),
+];
+
+/// What to do about a node that answers and takes no writes, by the text of a failure; none of other failures.
+pub fn write_advice(text: &str) -> Option<&'static str> {
+    REFUSED_WRITES.iter().find(|(code, _)| text.contains(code)).map(|(_, advice)| *advice)
+}
 
 /// What to do about an error that a server answered.
 #[derive(Clone, PartialEq, Eq, Debug)]

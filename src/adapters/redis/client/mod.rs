@@ -46,7 +46,7 @@ use tallystone_ports::Clock;
 pub use calls::CallAnswers;
 pub use command::RedisCommand;
 pub use directory::Deployment;
-pub use failure::{CallFailure, FailureCause};
+pub use failure::{CallFailure, FailureCause, write_advice};
 pub use health::{NodeConfig, NodeFacts, NodeMemory, NodeReading, Product, Role};
 pub use library::FunctionLibrary;
 pub use news::NewsListener;
