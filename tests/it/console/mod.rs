@@ -25,6 +25,8 @@ use serde_json::{Value, json};
 
 use crate::support::harness::{HttpAnswer, Launch, Server, http};
 
+/// How long the console waits for the end of what a form began.
+const CONSOLE_WAITS: std::time::Duration = std::time::Duration::from_secs(2);
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
 
