@@ -1,6 +1,6 @@
 //! What a list of the activities of many queues costs Redis: few commands, however many queues there are.
 
-use tallystone::domain::limits::{ACTIVITY_RENEWED_AFTER, ACTIVITY_TURN_COST};
+use tallystone::domain::limits::{ACTIVITY_RENEWED_AFTER, ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX};
 use tallystone::domain::queue::QueueName;
 use tallystone::engine::caller_quota::CallerId;
 use tallystone::engine::catalog::{Author, FollowedCatalog};
@@ -38,6 +38,31 @@ fn all_calls(stats: &str) -> f64 {
     names.map(|name| calls_of(stats, name)).sum()
 }
 
+/// What the looks of some time cost.
+#[derive(Debug)]
+struct Looks {
+    commands: f64,
+    gets: f64,
+    /// What they may cost in that time, where nothing was saved before.
+    most: f64,
+}
+
+/// Looks at a queue until it has been renewed three times, and says what that cost.
+async fn looks_for_a_time(redis: &RedisServer, server: &QueuesServer) -> Looks {
+    let begun = first_row(server, ActivityOrder::Name).await;
+    redis.cli(&["CONFIG", "RESETSTAT"]);
+    let (since, then) = (Instant::now(), begun.now + 3 * ACTIVITY_RENEWED_AFTER);
+    let is_renewed = async || {
+        let page = first_row(server, ActivityOrder::Name).await;
+        page.rows[0].as_of.is_some_and(|as_of| as_of >= then)
+    };
+    eventually("the shown queue is renewed", is_renewed).await;
+    let (took, stats) = (since.elapsed().as_secs_f64(), redis.cli(&["INFO", "commandstats"]));
+    let renewals = took / ACTIVITY_RENEWED_AFTER.as_secs_f64() + 1.0;
+    let most = renewals * f64::from(SHARDS) + (took + 1.0) * (ACTIVITY_TURN_COST as f64 + OTHER_COMMANDS_A_SECOND);
+    Looks { commands: all_calls(&stats), gets: calls_of(&stats, "get"), most }
+}
+
 /// Two servers, and queues with many shards together.
 async fn with_queues(redis: &RedisServer) -> [QueuesServer; 2] {
     let one = QueuesServer::start(single(redis)).await;
@@ -66,22 +91,16 @@ async fn while_somebody_looks_queues_that_do_not_change_cost_redis_a_bounded_num
     };
     eventually("every shard was asked", is_calm).await;
 
-    let begun = first_row(&other, ActivityOrder::Name).await;
-    redis.cli(&["CONFIG", "RESETSTAT"]);
-    let (since, then) = (Instant::now(), begun.now + 3 * ACTIVITY_RENEWED_AFTER);
-    let is_renewed = async || {
-        let page = first_row(&other, ActivityOrder::Name).await;
-        page.rows[0].as_of.is_some_and(|as_of| as_of >= then)
-    };
-    eventually("the shown queue is renewed", is_renewed).await;
-    let (took, stats) = (since.elapsed().as_secs_f64(), redis.cli(&["INFO", "commandstats"]));
-
-    let renewals = took / ACTIVITY_RENEWED_AFTER.as_secs_f64() + 1.0;
-    let most = renewals * f64::from(SHARDS) + (took + 1.0) * (ACTIVITY_TURN_COST as f64 + OTHER_COMMANDS_A_SECOND);
-    let (gets, all) = (calls_of(&stats, "get"), all_calls(&stats));
-    println!("{all} commands in {took:.1} s, of which {gets} are GET; at most {most:.0}");
-    assert!(gets >= 2.0 * f64::from(SHARDS), "the shown queue was looked at twice at least: {stats}");
-    assert!(all <= most, "{all} commands in {took:.1} s, and not {most:.0}: {stats}");
+    // What was saved while the servers had no processor is spent in the first of these times. It is not there a second time.
+    let saved = ACTIVITY_TURN_COST_SAVED_MAX as f64;
+    let mut times = Vec::new();
+    while times.iter().all(|time: &Looks| time.commands > time.most) && times.len() < 3 {
+        let time = looks_for_a_time(&redis, &other).await;
+        assert!(time.gets >= 2.0 * f64::from(SHARDS), "the shown queue was looked at twice at least: {time:?}");
+        assert!(time.commands <= time.most + saved, "more than what is saved beside what is allowed: {time:?}");
+        times.push(time);
+    }
+    assert!(times.iter().any(|time| time.commands <= time.most), "more than allowed, each time: {times:?}");
     for server in [one, other] {
         server.stop().await;
     }
