@@ -229,6 +229,7 @@ impl Past {
         let mut changed = Settings { default_attempts, ..self.settings.clone() };
         changed.reuse_ids =
             chance.pick(&[changed.reuse_ids, changed.reuse_ids, IdReuse::AfterWindow, IdReuse::WhenOver]);
+        changed.retention.completed = chance.pick(&[2, 3, 4, 80]) * SECOND;
         changed.retention.canceled = chance.pick(&[2, 3, 5]) * SECOND;
         changed.retention.errored = chance.pick(&[2, 4, 6]) * SECOND;
         if chance.below(2) == 1 {

@@ -413,7 +413,9 @@ impl Pair {
         let dedupe_window = draw.pick(&[SECOND * 2, SECOND, SECOND * 2]);
         let default_attempts = draw.pick(&[3, 1, 2]);
         let (canceled, errored) = (draw.pick(&[3, 2]) * SECOND, draw.pick(&[4, 2, 9]) * SECOND);
-        let retention = Retention { completed: 2 * SECOND, canceled, errored };
+        // Settings with a retention below the window are refused.
+        let completed = dedupe_window + draw.pick(&[0, 1, 3]) * SECOND;
+        let retention = Retention { completed, canceled, errored };
         let mut changed = Settings { dedupe_window, default_attempts, retention, ..self.oracle.settings.clone() };
         let max_in_flight = draw.pick(&[1, 2, 3]);
         match &mut changed.exclusivity {
