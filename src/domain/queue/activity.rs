@@ -256,6 +256,8 @@ pub struct ActivityFacts {
     pub age: Option<Duration>,
     /// What its store lost of it lately.
     pub lost: Option<LostWork>,
+    /// Whether its store answers without one of its shards. Then its numbers are unknown.
+    pub is_store_lost: bool,
 }
 
 impl ActivityFacts {
@@ -304,7 +306,7 @@ impl ActivityFacts {
             AttentionReason::MessagesErrored => self.errored.is_some_and(|errored| errored > 0),
             AttentionReason::AttemptsFail => rates(|rates| rates.failed > rates.completed),
             AttentionReason::EnqueueBlocked => self.enqueue_blocked,
-            AttentionReason::NumbersOld => self.age.is_some_and(|age| age > NUMBERS_OLD_AFTER),
+            AttentionReason::NumbersOld => self.is_store_lost || self.age.is_some_and(|age| age > NUMBERS_OLD_AFTER),
         }
     }
 }
@@ -418,7 +420,7 @@ mod tests {
         let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
         let failing = Some(ActivityFlows { enqueued: 0.0, dequeued: 2.0, completed: 0.5, failed: 1.5 });
         let lost = Some(LostWork { steps: 3, at: Timestamp::from_secs(1) });
-        let cases: [(ActivityFacts, &[AttentionReason]); 17] = [
+        let cases: [(ActivityFacts, &[AttentionReason]); 18] = [
             (busy(), &[]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), ..busy() }, &[NobodyDequeues]),
             (ActivityFacts { rates: still, oldest_ready: Some(secs(60)), waiting: 1, ..busy() }, &[]),
@@ -444,6 +446,7 @@ mod tests {
             (ActivityFacts { enqueue_blocked: true, ..busy() }, &[EnqueueBlocked]),
             (ActivityFacts { full: Some(ReachedQuota::Messages), ..busy() }, &[QueueFull]),
             (ActivityFacts { age: Some(secs(61)), ..busy() }, &[NumbersOld]),
+            (ActivityFacts { is_store_lost: true, ..ActivityFacts::default() }, &[NumbersOld]),
             (ActivityFacts { lost, ..busy() }, &[WorkLost]),
         ];
         for (facts, reasons) in cases {

@@ -26,6 +26,8 @@ struct KnownActivity {
     tried_at: Option<Duration>,
     /// The looks that began since one was answered.
     unanswered: u32,
+    /// Whether the last answer was that the store has lost the shard.
+    is_lost: bool,
 }
 
 /// The last reading of a shard.
@@ -85,7 +87,7 @@ impl ShardActivity {
         gap: ReadingGap,
     ) {
         let mut known = self.0.lock();
-        known.unanswered = 0;
+        (known.unanswered, known.is_lost) = (0, false);
         if known.last.as_ref().is_some_and(|last| last.began > began) {
             return;
         }
@@ -97,11 +99,17 @@ impl ShardActivity {
     /// Notes that a look has found the shard as the last reading has it.
     pub fn confirm(&self, (at, began): ReadingTimes) {
         let mut known = self.0.lock();
-        known.unanswered = 0;
+        (known.unanswered, known.is_lost) = (0, false);
         if let Some(last) = known.last.as_mut().filter(|last| last.began <= began) {
             (last.at, last.began, last.gap) = (at, began, ReadingGap::Unknown);
             last.flows.confirm(at);
         }
+    }
+
+    /// Notes that the store has lost the shard. What was read before is forgotten: it would be taken for what is there.
+    pub fn note_lost(&self) {
+        let mut known = self.0.lock();
+        (known.last, known.unanswered, known.is_lost) = (None, 0, true);
     }
 
     /// Notes that a look begins. Returns the position of the last reading.
@@ -125,6 +133,11 @@ impl ShardActivity {
     pub fn looked_at(&self) -> Option<Duration> {
         let known = self.0.lock();
         known.tried_at.max(known.last.as_ref().map(|last| last.at))
+    }
+
+    /// Whether the store has lost the shard, by its last answer.
+    pub fn is_lost(&self) -> bool {
+        self.0.lock().is_lost
     }
 
     /// Whether looks fail: one began after another that was not answered.

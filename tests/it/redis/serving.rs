@@ -31,6 +31,30 @@ fn with_a_message(redis: &RedisServer) -> Server {
     server
 }
 
+/// The row of the queue that a call about activities answers with.
+fn activity(server: &Server, call: &str, body: &str) -> serde_json::Value {
+    let answer = server.post(&format!("{QUEUES}/{call}"), body).json();
+    let listed = answer["queues"].as_array().map(|rows| rows[0].clone());
+    listed.unwrap_or_else(|| answer["activity"].clone())
+}
+
+/// Rows of a lost queue say that it is lost, and have none of the numbers of before; neither have the sums.
+fn has_no_depth(server: &Server) {
+    for (call, body) in [("GetQueueActivity", r#"{"queue": "mail"}"#), ("ListQueueActivity", "{}")] {
+        let is_lost = || activity(server, call, body).to_string().contains("its store has lost it");
+        assert!(eventually(BACK_WITHIN, is_lost), "{call}: {}", activity(server, call, body));
+        let row = activity(server, call, body);
+        assert_eq!(row["attention"][0]["reason"], "ATTENTION_REASON_NUMBERS_OLD", "{row}");
+        for number in ["pending", "running", "oldestReadyAge", "inPerSecond", "asOf"] {
+            assert!(row.get(number).is_none_or(serde_json::Value::is_null), "{call}, {number}: {row}");
+        }
+    }
+    let totals = server.post(&format!("{QUEUES}/ListQueueActivity"), "{}").json()["totals"].clone();
+    assert!(totals["pending"].is_null() && totals["attention"] == "1", "{totals}");
+    let console = server.get("/console/").body;
+    assert!(console.contains("its store has lost it"), "{console}");
+}
+
 /// Everything that tells of a loss tells it, with what to do, and nothing tells what queues held before.
 fn is_told(server: &Server, redis: &RedisServer, words: &str) {
     let is_ready = || server.get("/readyz").status == 200;
@@ -45,6 +69,7 @@ fn is_told(server: &Server, redis: &RedisServer, words: &str) {
     assert!(metrics.contains("tallystone_ready{service=\"tallystone.queue.v1.QueueService\"} 0.0"), "{metrics}");
     let health = server.get("/console/health").body;
     assert!(health.contains("does not serve: STORE_LOST") && health.contains("not ready"), "{health}");
+    has_no_depth(server);
     let refused = enqueue(server, "b");
     assert_eq!(refused.status, 503, "{refused:?}");
     for words in ["STORE_UNAVAILABLE", "has lost what it had; restore a backup of it, or accept the loss"] {
@@ -68,6 +93,8 @@ fn a_redis_that_answers_without_its_data_is_not_ready_until_it_has_it_again() {
         let is_back = || server.get("/readyz").status == 200 && status(&server).0 == 0;
         assert!(eventually(BACK_WITHIN, is_back), "{:?}", status(&server));
         assert!(status(&server).1.contains("1 queue: 1 pending"), "{:?}", status(&server));
+        let has_its_depth = || activity(&server, "ListQueueActivity", "{}")["pending"] == "1";
+        assert!(eventually(BACK_WITHIN, has_its_depth), "{}", activity(&server, "ListQueueActivity", "{}"));
         assert_eq!(enqueue(&server, "b").status, 200);
         redis.cli(&["FLUSHALL"]);
         is_told(&server, &redis, "STORE_LOST: the store has lost its catalog.");

@@ -153,6 +153,9 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
             (Wire::AttemptsFail, format!("{failed} attempts a second fail, and {completed} complete"))
         }
         AttentionReason::EnqueueBlocked => (Wire::EnqueueBlocked, "enqueue is blocked".to_owned()),
+        AttentionReason::NumbersOld if facts.is_store_lost => {
+            (Wire::NumbersOld, "its store has lost it, so its numbers are unknown; /readyz says what to do".to_owned())
+        }
         AttentionReason::NumbersOld => {
             (Wire::NumbersOld, format!("the numbers are {} old", facts.age.map(about).unwrap_or_default()))
         }

@@ -121,6 +121,10 @@ async fn read_shard(queues: &Queues, queue: Arc<ServedQueue>, number: u32) -> Re
     let read = match queues.context.stores.outbox.glance(shard.id, known).await {
         // The queue was dropped; the directory will say so.
         Err(StoreError { kind: StoreErrorKind::Conflict, .. }) => return Ok(LOOK_COST),
+        Err(StoreError { kind: StoreErrorKind::Lost, .. }) => {
+            shard.activity.note_lost();
+            return Ok(LOOK_COST + CHANGED_COST);
+        }
         read => read?,
     };
     let times = (clock.elapsed(), began);

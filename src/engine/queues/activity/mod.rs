@@ -266,11 +266,12 @@ impl Queues {
         let record = queue.record.load();
         let mut messages = Some([0; MessageState::ALL.len()]);
         let (mut rates, mut as_of) = (Some(ActivityFlows::default()), Some(moment.read_to.unwrap_or(moment.now)));
-        let (mut is_late, mut full) = (moment.read_to.is_some(), None);
+        let (mut is_late, mut is_lost, mut full) = (moment.read_to.is_some(), false, None);
         let of_shards = record.spec.shard_settings();
         for number in 0..queue.shards() {
             let activity = &queue.shard(number).activity;
             is_late |= activity.is_unanswered();
+            is_lost |= activity.is_lost();
             let read = activity.read();
             let of_shard = read.as_ref().and_then(|read| read.rates(moment.elapsed));
             full = full.or_else(|| read.as_ref().and_then(|read| reached_quota(read, &of_shards)));
@@ -290,7 +291,9 @@ impl Queues {
             pending: of(MessageState::Pending),
             running: of(MessageState::Running),
             errored: of(MessageState::Errored),
-            oldest_ready: queue.oldest_ready(moment.elapsed).filter(|_| of(MessageState::Pending) != Some(0)),
+            oldest_ready: queue
+                .oldest_ready(moment.elapsed)
+                .filter(|_| !is_lost && of(MessageState::Pending) != Some(0)),
             // To a second it is as exact as its limits are.
             oldest_ready_excess: precision.saturating_sub(Duration::from_secs(1)),
             rates,
@@ -300,6 +303,7 @@ impl Queues {
             full,
             // A shard that only waits for its turn needs nobody.
             lost: queue.lost_lately(moment.now),
+            is_store_lost: is_lost,
             age: as_of.filter(|_| is_late).map(|as_of| moment.now.since(as_of)),
         };
         let is_exclusive = record.spec.settings.exclusivity.is_some();
