@@ -28,6 +28,8 @@ pub enum StoreErrorKind {
     Closed,
     /// The store does not allow this process to do it.
     Forbidden,
+    /// The server of the store follows another one and takes no writes; an operator names the one that does.
+    Demoted,
 }
 
 /// Whether the effect of a failed call may have happened.
@@ -83,7 +85,10 @@ impl StoreError {
             (EffectOutcome::Unknown, _) => Reason::OutcomeUnknown,
             (
                 EffectOutcome::NotApplied,
-                StoreErrorKind::Unavailable | StoreErrorKind::Forbidden | StoreErrorKind::Lost,
+                StoreErrorKind::Unavailable
+                | StoreErrorKind::Forbidden
+                | StoreErrorKind::Lost
+                | StoreErrorKind::Demoted,
             ) => Reason::StoreUnavailable,
             (EffectOutcome::NotApplied, StoreErrorKind::Full) => Reason::StorageFull,
             (EffectOutcome::NotApplied, StoreErrorKind::Busy) => Reason::RetryLater,
@@ -117,6 +122,10 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Busy => "is busy",
             StoreErrorKind::Closed => "is closing",
             StoreErrorKind::Forbidden => "denies this operation to the user of this server",
+            StoreErrorKind::Demoted => {
+                "is a replica now and takes no writes: name the address of its primary in the settings of this server, or \
+                 the Sentinels that watch it"
+            }
             StoreErrorKind::Lost => {
                 "has lost what it had; restore a backup of it, or accept the loss: /readyz and the server's log say how"
             }

@@ -198,6 +198,7 @@ impl OpenError {
             | StoreErrorKind::Corrupt
             | StoreErrorKind::Lost
             | StoreErrorKind::Conflict
+            | StoreErrorKind::Demoted
             | StoreErrorKind::Closed => Self::Store { keyspace, source },
         }
     }

@@ -60,6 +60,7 @@ impl StoreHandle for RedisHandle {
             Ok(looked) => looked.refusal(),
             Err(failure) if failure.cause == FailureCause::Denied => Some(self.rights.refusal_of(&failure)),
             Err(failure) if failure.cause == FailureCause::LoggedOut => Some(failure.text),
+            Err(failure) if failure.lone_replica().is_some() => Some(failure.steady().text),
             Err(failure) => match write_advice(&failure.text) {
                 Some(advice) => Some(format!("{}; {advice}", failure.text)),
                 None => return StoreCheck::NoAnswer,

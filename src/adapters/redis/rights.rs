@@ -126,7 +126,12 @@ impl RightsCheck {
     /// What the user lacks at the server of the catalog.
     pub async fn look_at_catalog(&self) -> Result<LackingRights, CallFailure> {
         let slot = Slot::of(REVISION.as_bytes());
-        self.ask(self.client.owner(slot).unwrap_or_default(), slot).await
+        tokio::select! {
+            biased;
+            looked = self.ask(self.client.owner(slot).unwrap_or_default(), slot) => looked,
+            // The question above bounds the wait: it has a deadline.
+            failure = self.client.lone_replica(slot) => Err(failure),
+        }
     }
 
     async fn ask(&self, address: String, slot: Slot) -> Result<LackingRights, CallFailure> {

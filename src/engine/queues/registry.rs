@@ -310,7 +310,8 @@ impl QueueContext {
             | StoreErrorKind::Corrupt
             | StoreErrorKind::Lost
             | StoreErrorKind::Closed
-            | StoreErrorKind::Forbidden => QueueError::Store(error),
+            | StoreErrorKind::Forbidden
+            | StoreErrorKind::Demoted => QueueError::Store(error),
         }
     }
 }

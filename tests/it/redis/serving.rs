@@ -3,6 +3,7 @@
 use serde_json::json;
 
 use super::*;
+use crate::servers::redis::ReplicaPair;
 use crate::support::harness::{HttpAnswer, Server, eventually};
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
@@ -117,6 +118,31 @@ fn a_redis_that_takes_no_writes_is_not_ready_until_it_does() {
         replicas("0");
         let is_back = || server.get("/readyz").status == 200 && status(&server).0 == 0;
         assert!(eventually(BACK_WITHIN, is_back), "{:?}", status(&server));
+    }
+}
+
+#[test]
+fn a_redis_that_became_a_replica_is_named_with_what_to_do_until_it_is_a_primary_again() {
+    for build in Build::ALL {
+        let Some(pair) = or_skip(ReplicaPair::start(build, &RedisSettings::default())) else { continue };
+        println!("on {}", build.name());
+        let server = with_a_message(&pair.primary);
+        pair.replica.cli(&["REPLICAOF", "NO", "ONE"]);
+        pair.primary.cli(&["REPLICAOF", "127.0.0.1", &pair.replica.address().port().to_string()]);
+        let address = pair.primary.address().to_string();
+        assert!(eventually(BACK_WITHIN, || server.get("/readyz").status == 503), "it is not ready");
+        let (ready, (code, shown)) = (server.get("/readyz"), status(&server));
+        let words = [format!("Redis at {address} is a replica"), "name the address of its primary".to_owned()];
+        assert!(words.iter().all(|word| ready.body.contains(word)), "{ready:?}");
+        assert!(code == 5 && words.iter().all(|word| shown.contains(word)), "{code} {shown}");
+        let refused = enqueue(&server, "b");
+        assert!(refused.status == 503 && refused.body.contains("STORE_UNAVAILABLE"), "{refused:?}");
+        let told = [format!("{address} is a replica now and takes no writes"), "Sentinels".to_owned()];
+        assert!(told.iter().all(|word| refused.body.contains(word)), "{refused:?}");
+        pair.primary.cli(&["REPLICAOF", "NO", "ONE"]);
+        let is_back = || server.get("/readyz").status == 200 && status(&server).0 == 0;
+        assert!(eventually(BACK_WITHIN, is_back), "{:?}", status(&server));
+        assert_eq!(enqueue(&server, "b").status, 200);
     }
 }
 

@@ -147,7 +147,11 @@ impl Directory {
 
     /// How to reach a node of the data.
     pub(super) fn door(&self, address: &Arc<str>) -> Door {
-        let kind = if self.is_cluster() { NodeKind::Member } else { NodeKind::Alone };
+        let kind = match self.deployment {
+            Deployment::Single { .. } => NodeKind::Alone,
+            Deployment::Sentinel { .. } => NodeKind::Watched,
+            Deployment::Cluster { .. } => NodeKind::Member,
+        };
         Door { address: Arc::clone(address), login: self.login.clone(), tls: self.tls.clone(), kind }
     }
 

@@ -113,11 +113,34 @@ impl CallFailure {
         self
     }
 
+    /// The failure of a server that is watched by nobody and has become a replica: no other one is asked in its place.
+    pub(super) fn of_lone_replica(address: &str) -> Self {
+        Self::new(FailureCause::Moving, format!("{SERVER}{address}{LONE_REPLICA}"))
+    }
+
+    /// The address of such a server; none for other failures. The text may go on, with the next attempt.
+    pub fn lone_replica(&self) -> Option<&str> {
+        let (before, _) = self.text.split_once(LONE_REPLICA)?;
+        before.rsplit_once(SERVER).map(|(_, address)| address)
+    }
+
+    /// The same failure without what changes with each attempt.
+    #[must_use]
+    pub fn steady(self) -> Self {
+        self.lone_replica().map(Self::of_lone_replica).unwrap_or(self)
+    }
+
     /// The error of a port call.
     pub fn store_error(self, op: &'static str) -> StoreError {
-        StoreError { kind: self.cause.kind(), outcome: self.outcome, op, at: None, source: None }.with_source(self.text)
+        let at = self.lone_replica().map(Box::from);
+        let kind = if at.is_some() { StoreErrorKind::Demoted } else { self.cause.kind() };
+        StoreError { kind, outcome: self.outcome, op, at, source: None }.with_source(self.text)
     }
 }
+
+/// How the failure of a server begins that has become a replica, and how it goes on after the address.
+const SERVER: &str = "Redis at ";
+const LONE_REPLICA: &str = " is a replica and takes no writes; name the address of its primary in the settings, or the Sentinels that watch it";
 
 impl fmt::Display for CallFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -187,6 +210,24 @@ pub(super) fn judge(address: &str, text: &str) -> (CallFailure, Advice) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_alone_that_became_a_replica_is_told_with_its_address_and_from_others() {
+        let failure = CallFailure::of_lone_replica("10.0.0.1:6379");
+        let later = CallFailure { text: format!("{}; next attempt in 40 ms", failure.text), ..failure.clone() };
+        assert_eq!(later.lone_replica(), Some("10.0.0.1:6379"));
+        assert_eq!(later.clone().steady(), failure, "what is told does not change with each attempt");
+        let told = later.store_error("enqueue");
+        assert_eq!((told.kind, told.outcome), (StoreErrorKind::Demoted, EffectOutcome::NotApplied));
+        let text = told.to_string();
+        assert!(
+            text.starts_with("enqueue: the store at 10.0.0.1:6379 is a replica now") && text.contains("Sentinels"),
+            "{text}"
+        );
+        let watched = CallFailure::new(FailureCause::Moving, "Redis at 10.0.0.1:6379 is a replica");
+        assert_eq!(watched.lone_replica(), None);
+        assert_eq!(watched.store_error("enqueue").kind, StoreErrorKind::Unavailable);
+    }
 
     #[test]
     fn an_error_of_a_server_has_its_cause_and_says_whether_the_effect_may_have_happened() {

@@ -124,6 +124,12 @@ impl Absence {
         self.0.lock().since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
     }
 
+    /// How many attempts failed since it was last reached, and why the last one did.
+    pub(super) fn last_failure(&self) -> (u32, Option<CallFailure>) {
+        let state = self.0.lock();
+        (state.failures, state.why.clone())
+    }
+
     /// The time until the next attempt may be made.
     pub(super) fn pause_left(&self, now: Duration) -> Duration {
         self.0.lock().next_attempt_at.saturating_sub(now)

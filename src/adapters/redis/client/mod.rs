@@ -219,6 +219,21 @@ impl RedisClient {
         owners.map(|(address, slot)| (address.to_string(), slot)).collect()
     }
 
+    /// Comes back once an attempt to connect to the server of a slot has found that it became a replica, where no other one is asked
+    /// in its place. Calls go on trying until their deadlines, since it may be a primary again: who only asks how it is need not
+    /// wait for that. Whoever waits for it bounds the wait.
+    pub async fn lone_replica(&self, slot: Slot) -> CallFailure {
+        let last = || self.directory.node_of(slot).map_or((0, None), |node| node.last_failure());
+        let (seen, _) = last();
+        loop {
+            self.clock.sleep(REDIS_MOVING_PAUSE_MAX).await;
+            let (failures, why) = last();
+            if let Some(why) = why.filter(|why| failures != seen && why.lone_replica().is_some()) {
+                return why;
+            }
+        }
+    }
+
     /// The primary of a slot, by address, as far as is known.
     pub fn owner(&self, slot: Slot) -> Option<String> {
         self.directory.owner(slot).map(|address| address.to_string())

@@ -176,6 +176,11 @@ impl Node {
         self.loads.load(Ordering::Relaxed)
     }
 
+    /// How many attempts to connect failed since it was last reached, and why the last one did.
+    pub(super) fn last_failure(&self) -> (u32, Option<CallFailure>) {
+        self.absence.last_failure()
+    }
+
     /// Lets go of all connections.
     pub(super) fn hang_up(&self) {
         self.lines.iter().chain(&self.wait_lines).for_each(Line::hang_up);

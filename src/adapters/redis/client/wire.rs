@@ -48,8 +48,10 @@ impl fmt::Debug for Login {
 /// What a node is, which decides what a new connection checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NodeKind {
-    /// A server that is no cluster: it has to be a primary.
+    /// A server that nobody watches: it has to be a primary.
     Alone,
+    /// One that Sentinels watch: it has to be a primary too, and another one is found if it is none.
+    Watched,
     /// A node of a cluster: it sends callers of others' slots away by itself.
     Member,
     /// A Sentinel.
@@ -138,7 +140,7 @@ impl Wire {
         let (clock, in_flight, silent_since_micros) = (Arc::clone(clock), AtomicUsize::new(0), AtomicU64::new(0));
         let mut wire =
             Self { connection, served_by, clock, is_broken, in_flight, silent_since_micros, _driver: driver };
-        if matches!(door.kind, NodeKind::Alone | NodeKind::Member) {
+        if matches!(door.kind, NodeKind::Alone | NodeKind::Watched | NodeKind::Member) {
             deadline.meet(wire.identify(door)).await.ok_or_else(late)??;
         }
         Ok(wire)
@@ -176,9 +178,14 @@ impl Wire {
         let answer = self.send(&[info]).await?.pop().ok_or_else(|| unreachable(door, "no answer to INFO"))?;
         let info = answer.map_err(|text| judge(&door.address, &text).0)?.into_text()?;
         let text = |name| field(&info, name).map(Arc::from).ok_or_else(|| unreachable(door, "its INFO is incomplete"));
-        if door.kind == NodeKind::Alone && field(&info, "role") != Some("master") {
-            let text = format!("Redis at {} is a replica", door.address);
-            return Err(CallFailure::new(FailureCause::Moving, text));
+        let is_primary = field(&info, "role") == Some("master");
+        match door.kind {
+            NodeKind::Alone if !is_primary => return Err(CallFailure::of_lone_replica(&door.address)),
+            NodeKind::Watched if !is_primary => {
+                let text = format!("Redis at {} is a replica", door.address);
+                return Err(CallFailure::new(FailureCause::Moving, text));
+            }
+            NodeKind::Alone | NodeKind::Watched | NodeKind::Member | NodeKind::Sentinel | NodeKind::Unchecked => {}
         }
         (self.served_by.run_id, self.served_by.replication_id) = (text("run_id")?, text("master_replid")?);
         Ok(())
