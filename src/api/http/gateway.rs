@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use http::{HeaderValue, Request, Response, Version, header};
+use http::{HeaderValue, Request, Response, StatusCode, Version, header};
 use hyper::body::Incoming;
 use parking_lot::RwLock;
 use prometheus_client::collector::Collector;
@@ -44,7 +44,8 @@ use crate::http::metered_body::ByteMeter;
 use crate::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
 use crate::http::metrics::CallMetrics;
 use crate::http::recorded_calls::RecordedCalls;
-use crate::http::{audit, headers, json, pages, unread_body};
+use crate::http::response_body::plain;
+use crate::http::{audit, headers, hosts, json, pages, unread_body};
 use tallystone_domain::Reason;
 use tallystone_domain::access::AccessResource;
 use tallystone_domain::call_limit::CallLimitSettings;
@@ -251,6 +252,10 @@ impl Gateway {
     }
 
     pub async fn answer(self: Arc<Self>, request: Request<Incoming>, caller: Arc<Caller>) -> Response<Body> {
+        if let Some(refusal) = hosts::bad_host(&request) {
+            unread_body::discard(request).await;
+            return plain(StatusCode::BAD_REQUEST, refusal);
+        }
         let protocol = Protocol::of(request.headers().get(header::CONTENT_TYPE));
         if protocol.refuses(request.method()) {
             // A proxy may repeat or keep what it takes for a read.

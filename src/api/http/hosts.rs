@@ -6,7 +6,8 @@
 
 use std::net::IpAddr;
 
-use http::{Request, header};
+use http::uri::Authority;
+use http::{HeaderValue, Request, Version, header};
 
 /// The host names that a server accepts in addition to addresses and `localhost`.
 #[derive(Clone, Default, Debug)]
@@ -33,6 +34,41 @@ impl AllowedHosts {
         let is_local = lower == "localhost" || lower.ends_with(".localhost");
         (!is_address && !is_local && !names.contains(&lower)).then_some(host)
     }
+}
+
+/// What is wrong with the `host` of a request over HTTP/1.1, and what to do; none of other requests: HTTP/1.0 has no such rule, and
+/// HTTP/2 names the host in `:authority`. Proxies and servers that take different ones for the host of a request can be led astray by
+/// it. Source: RFC 9112, section 3.2.
+pub fn bad_host<B>(request: &Request<B>) -> Option<&'static str> {
+    if request.version() != Version::HTTP_11 {
+        return None;
+    }
+    let mut sent = request.headers().get_all(header::HOST).iter();
+    match (sent.next(), sent.next()) {
+        (None, _) => Some(
+            "the request has no host header, which HTTP/1.1 needs; send host: NAME:PORT, as in the address of the server\n",
+        ),
+        (Some(_), Some(_)) => {
+            Some("the request has more than one host header; send one, with the address of the server\n")
+        }
+        (Some(one), None) if !is_host(one) => {
+            Some("the host header is not NAME, NAME:PORT, ADDRESS or ADDRESS:PORT; send the address of the server\n")
+        }
+        (Some(_), None) => None,
+    }
+}
+
+/// Whether a value is a host with or without a port. An empty one is: it says that the address has no host.
+fn is_host(value: &HeaderValue) -> bool {
+    let Ok(text) = value.to_str() else { return false };
+    let is_port = |rest: &str| {
+        rest.is_empty() || rest.strip_prefix(':').is_some_and(|port| port.bytes().all(|digit| digit.is_ascii_digit()))
+    };
+    let rest = match text.rsplit_once(']') {
+        Some((_, rest)) => rest,
+        None => text.find(':').map_or("", |at| &text[at..]),
+    };
+    text.is_empty() || (Authority::try_from(text).is_ok() && !text.contains('@') && is_port(rest))
 }
 
 fn without_port(host: &str) -> &str {
@@ -64,5 +100,19 @@ mod tests {
             assert!(refuses(&hosts, page), "{page:?}");
         }
         assert!(!refuses(&AllowedHosts::default(), "evil.example"), "a server that is not for development");
+    }
+
+    #[test]
+    fn a_host_is_a_name_or_an_address_with_or_without_a_port() {
+        let is = |text: &'static str| is_host(&HeaderValue::from_static(text));
+        for host in
+            ["", "counts.example", "counts.example:7450", "10.0.0.1:1", "[::1]", "[::1]:7450", "a_b:", "localhost"]
+        {
+            assert!(is(host), "{host:?}");
+        }
+        for other in ["a b", "a/b", "ann@a", "a:b", "[::1", "[::1]x", "a:1:2", "http://a", "a?b", "a#b"] {
+            assert!(!is(other), "{other:?}");
+        }
+        assert!(!is_host(&HeaderValue::from_bytes("ä.example".as_bytes()).expect("opaque bytes")));
     }
 }

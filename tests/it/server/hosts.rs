@@ -36,6 +36,42 @@ fn a_development_server_answers_no_name_that_a_page_could_have() {
     assert_eq!(counted["count"], "3", "what was refused changed nothing");
 }
 
+/// The status line and the rest that a head is answered with.
+fn answer_to(server: &Server, head: &str) -> String {
+    let mut stream = TcpStream::connect(server.address).expect("it takes connections");
+    stream.write_all(head.as_bytes()).expect("it reads");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("it answers");
+    answer
+}
+
+/// Source: RFC 9112, section 3.2.
+#[test]
+fn http_1_1_needs_one_valid_host_and_1_0_none() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(&folder.path().join("data")).start();
+    let own = format!("host: {}\r\n", server.address);
+    let over = |version: &str, hosts: &str| {
+        answer_to(&server, &format!("GET /healthz HTTP/{version}\r\n{hosts}connection: close\r\n\r\n"))
+    };
+    assert!(over("1.1", &own).starts_with("HTTP/1.1 200"), "{}", over("1.1", &own));
+    for (hosts, told) in [
+        (String::new(), "no host header"),
+        (own.repeat(2), "more than one host header"),
+        ("host: a b\r\n".to_owned(), "not NAME, NAME:PORT"),
+        ("host: ann@localhost\r\n".to_owned(), "not NAME, NAME:PORT"),
+    ] {
+        let refused = over("1.1", &hosts);
+        assert!(
+            refused.starts_with("HTTP/1.1 400") && refused.contains(told) && refused.contains("; send "),
+            "{refused}"
+        );
+        assert!(refused.contains("content-type: text/plain"), "{refused}");
+    }
+    let older = over("1.0", "");
+    assert!(older.starts_with("HTTP/1.0 200"), "{older}");
+}
+
 /// A server without files, at an address.
 fn start_at(address: &str) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
