@@ -1,6 +1,6 @@
 //! The metrics page, in the two text formats that scrapers read.
 //!
-//! A scraper that reads nothing but plain text, as older collectors and `promtool check metrics` do, gets the text format
+//! A scraper that reads nothing but plain text (`text/plain` or `text/*`), as older collectors and `promtool check metrics` do, gets the text format
 //! 0.0.4. Everyone else gets OpenMetrics 1.0, as Prometheus does. Samples are the same in both. They differ in what describes
 //! a family: 0.0.4 names the family of a counter by its samples (`..._total`), and has no units and no end mark.
 //! Who asks for gzip gets it: a page of many queues is a tenth as long by it.
@@ -26,6 +26,8 @@ use crate::http::response_body::{ResponseBody, plain, with_type};
 use tallystone_domain::limits::ANSWER_LIST_BYTES;
 
 const TEXT: &str = "text/plain";
+/// What matches every kind of text. Source: RFC 9110, section 12.5.1.
+const ANY_TEXT: &str = "text/*";
 const GZIP: &str = "gzip";
 const OPEN_METRICS: &str = "application/openmetrics-text";
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -62,9 +64,11 @@ pub async fn answer(request: &Request<()>, registry: Arc<RwLock<Registry>>, call
     }
 }
 
-/// Whether a scraper says that it reads plain text and does not say that it reads OpenMetrics.
+/// Whether a scraper says that it reads plain text, as `text/*` does too, and does not say that it reads OpenMetrics.
 fn accepts_only_text(headers: &HeaderMap) -> bool {
-    names(headers, &header::ACCEPT, TEXT) && !names(headers, &header::ACCEPT, OPEN_METRICS)
+    let is_refused = refuses(headers, TEXT);
+    let is_named = names(headers, &header::ACCEPT, TEXT) || (names(headers, &header::ACCEPT, ANY_TEXT) && !is_refused);
+    is_named && !names(headers, &header::ACCEPT, OPEN_METRICS)
 }
 
 fn accepts_gzip(headers: &HeaderMap) -> bool {
@@ -73,12 +77,22 @@ fn accepts_gzip(headers: &HeaderMap) -> bool {
 
 /// Whether one of the things that a header accepts is this one.
 fn names(headers: &HeaderMap, header: &HeaderName, wanted: &str) -> bool {
+    said_of(headers, header, wanted).any(|is_wanted| is_wanted)
+}
+
+/// Whether a scraper says that it does not read a format.
+fn refuses(headers: &HeaderMap, format: &str) -> bool {
+    said_of(headers, &header::ACCEPT, format).any(|is_wanted| !is_wanted)
+}
+
+/// What a header says of a thing, each time that it names it: whether it is accepted.
+fn said_of(headers: &HeaderMap, header: &HeaderName, thing: &str) -> impl Iterator<Item = bool> {
     let named = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
-    named.flat_map(|value| value.split(',')).any(|range| {
+    named.flat_map(|value| value.split(',')).filter_map(move |range| {
         let mut parts = range.split(';').map(str::trim);
-        let is_named = parts.next().is_some_and(|kind| kind.eq_ignore_ascii_case(wanted));
+        parts.next().filter(|kind| kind.eq_ignore_ascii_case(thing))?;
         // A quality of 0 says "not this".
-        is_named && !parts.any(|part| part.strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0)))
+        Some(!parts.any(|part| part.strip_prefix("q=").is_some_and(|q| q.parse() == Ok(0.0))))
     })
 }
 
@@ -124,11 +138,15 @@ mod tests {
             assert!(is_plain(older), "{older}");
         }
         assert!(is_plain("application/openmetrics-text;q=0, text/plain"));
+        assert!(is_plain("text/*") && is_plain("TEXT/*;q=0.5, */*;q=0.1"), "a range of all texts has this one");
         for open in [
             "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4,*/*;q=0.1",
             "text/plain;version=0.0.4, Application/OpenMetrics-Text; version=0.0.1",
             "*/*",
             "text/html",
+            "text/*, application/openmetrics-text",
+            "text/*, text/plain;q=0",
+            "text/*;q=0",
             "",
         ] {
             assert!(!is_plain(open), "{open}");
