@@ -71,8 +71,15 @@ impl IdentityCheck {
             return Ok(None);
         }
         let mut shown = headers.get_all(header::AUTHORIZATION).iter();
-        let (Some(one), None) = (shown.next(), shown.next()) else {
-            return Err(self.refusal(UnauthenticatedCall::Missing));
+        let one = match (shown.next(), shown.next()) {
+            (Some(one), None) => one,
+            (None, _) => return Err(self.refusal(UnauthenticatedCall::Missing)),
+            (Some(_), Some(_)) => {
+                self.metrics.unauthenticated(UnauthenticatedCall::Invalid);
+                let what = "the call has more than one authorization header; nothing was applied: send it once, with one key \
+                            or token";
+                return Err(ApiError::new(Reason::Unauthenticated, what).without_effect());
+            }
         };
         let shown = bearer(one.as_bytes()).ok_or_else(|| self.refusal(UnauthenticatedCall::Invalid))?;
         let Some(key) = ApiKey::parse(shown) else {

@@ -414,6 +414,22 @@ fn a_history_names_the_principal_beside_what_the_caller_claims() {
 }
 
 #[test]
+fn two_authorization_headers_are_told_from_none() {
+    let (server, key, _folder) = keyed();
+    let bearer = format!("Bearer {key}");
+    let one = [("content-type", "application/json"), ("authorization", &*bearer)];
+    let refused = |headers: &[(&str, &str)]| {
+        let answer = http(server.address, "POST", LIST_KEYS, headers, "{}").expect("the server answers");
+        assert_eq!((answer.status, answer.body.contains("UNAUTHENTICATED")), (401, true), "{}", answer.body);
+        answer.body
+    };
+    let twice = refused(&[&one[..], &one[1..]].concat());
+    assert!(twice.contains("more than one authorization header") && !twice.contains("no API key"), "{twice}");
+    assert!(refused(&one[..1]).contains("the call has no API key"));
+    assert_eq!(http(server.address, "POST", LIST_KEYS, &one, "{}").expect("the server answers").status, 200);
+}
+
+#[test]
 fn a_stranger_is_refused_before_the_body_of_the_request() {
     let (server, _, _folder) = keyed();
     for kind in ["application/json", "application/grpc-web+proto"] {
