@@ -117,20 +117,19 @@ impl Client {
         })
     }
 
-    /// Sets the actor, for the history of namespaces. A name that is not valid metadata is left out, and the server records
-    /// the address instead.
+    /// Sets the actor, for the audit and the histories, in any letters. Control characters become spaces; an empty name is none, and
+    /// the server records the address instead.
     #[must_use]
     pub fn acting_as(mut self, actor: &str) -> Self {
-        self.actor = actor.parse().ok();
+        self.actor = one_line(actor);
         self
     }
 
-    /// Sets the reason of all calls, for the audit. Calls whose request has a reason keep that one. Control characters are
-    /// left out; an empty reason is none.
+    /// Sets the reason of all calls, for the audit. Calls whose request has a reason keep that one. Control characters become
+    /// spaces; an empty reason is none.
     #[must_use]
     pub fn because(mut self, reason: &str) -> Self {
-        let plain: String = reason.chars().filter(|letter| !letter.is_control()).collect();
-        self.reason = Some(plain).filter(|plain| !plain.is_empty()).and_then(|plain| plain.as_bytes().try_into().ok());
+        self.reason = one_line(reason);
         self
     }
 
@@ -195,6 +194,12 @@ impl Client {
 }
 
 /// The counter service over a connection.
+/// A text as metadata, in one line: each control character becomes a space. None if it is empty.
+fn one_line(text: &str) -> Option<MetadataValue<Ascii>> {
+    let plain: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+    Some(plain).filter(|plain| !plain.is_empty()).and_then(|plain| plain.as_bytes().try_into().ok())
+}
+
 fn counters_on(channel: Connection) -> CounterServiceClient<Connection> {
     CounterServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }

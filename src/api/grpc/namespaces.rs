@@ -218,9 +218,14 @@ fn sent_draft(
 /// Returns the actor: the principal, with the caller's own claim in brackets. Without a principal: the claim, cut to the length
 /// that the history stores, else the caller's address.
 pub(super) fn actor_of<T>(request: &Request<T>) -> String {
-    let own_word = request.metadata().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
+    let own_word = request.metadata().get(ACTOR_METADATA).map(|word| claimed(word.as_encoded_bytes()));
     let address = || request.remote_addr().map_or_else(String::new, |address| address.ip().to_string());
-    actor_named(principal_of(request), own_word).unwrap_or_else(address)
+    actor_named(principal_of(request), own_word.as_deref()).unwrap_or_else(address)
+}
+
+/// The name that a caller claims, in any letters of UTF-8: bytes that are none show as U+FFFD, and control characters as spaces.
+pub fn claimed(sent: &[u8]) -> String {
+    String::from_utf8_lossy(sent).chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 /// The actor by its principal and its own claim, cut to the length that the history stores; none where there is neither.
@@ -230,10 +235,10 @@ pub fn actor_named(principal: Option<&Principal>, own_word: Option<&str>) -> Opt
     match (principal, own_word) {
         (Some(principal), Some(word)) => {
             let rest = ACTOR_BYTES_MAX.saturating_sub(principal.name.as_str().len() + " ()".len());
-            Some(format!("{} ({})", principal.name, word.chars().take(rest).collect::<String>()))
+            Some(format!("{} ({})", principal.name, &word[..word.floor_char_boundary(rest)]))
         }
         (Some(principal), None) => Some(principal.name.to_string()),
-        (None, Some(word)) => Some(word.chars().take(ACTOR_BYTES_MAX).collect()),
+        (None, Some(word)) => Some(word[..word.floor_char_boundary(ACTOR_BYTES_MAX)].to_owned()),
         (None, None) => None,
     }
 }

@@ -17,7 +17,7 @@ use tonic_types::StatusExt as _;
 
 use crate::documents;
 use crate::grpc::ActDetail;
-use crate::grpc::namespaces::{ACTOR_METADATA, actor_named};
+use crate::grpc::namespaces::{ACTOR_METADATA, actor_named, claimed};
 use crate::http::buffers::FRAME_HEADER_BYTES;
 use crate::http::methods::Method;
 use crate::http::recorded_methods::CLEAR;
@@ -40,7 +40,8 @@ pub async fn read_act(
     peer: &SocketAddr,
     slot: &ActSlot,
 ) -> Result<Request<Body>, Status> {
-    let named = request.headers().get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
+    let named = request.headers().get(ACTOR_METADATA).map(|word| claimed(word.as_bytes()));
+    let named = named.as_deref();
     let identity = request.extensions().get::<Arc<Identity>>();
     let is_known = identity.is_some() || named.is_some_and(|name| !name.is_empty());
     if method.descriptor.full_name().ends_with(CLEAR) && !is_known {
@@ -168,8 +169,13 @@ fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
         action: method.descriptor.name().to_owned(),
         target: targets.chain(names).next().or_else(|| documented(&text("document"))).unwrap_or_default(),
         part: parts.filter(|part| !part.is_empty()).collect::<Vec<_>>().join(" "),
-        // What a clear says of itself is its reason too.
-        reason: ["reason", "provenance"].map(text).into_iter().find(|said| !said.is_empty()).unwrap_or_default(),
+        // What a clear says of itself is its reason too. A line is one line: the words of two lines stay apart.
+        reason: ["reason", "provenance"]
+            .map(text)
+            .into_iter()
+            .find(|said| !said.is_empty())
+            .map(|said| in_one_line(&said))
+            .unwrap_or_default(),
         request_token: text("request_token"),
         ..OperatorAct::default()
     }
@@ -196,6 +202,11 @@ fn documented(document: &str) -> Option<String> {
     let found = documents::parse(document, None).ok()?;
     let names: Vec<String> = found.iter().map(|one| one.draft.name.to_string()).collect();
     Some(names.join(" "))
+}
+
+/// A text without control characters: each becomes a space.
+fn in_one_line(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 fn text_of(message: &DynamicMessage, field: &str) -> String {

@@ -218,6 +218,27 @@ fn an_act_shows_the_true_principal_despite_a_forged_actor() {
 }
 
 #[test]
+fn a_line_keeps_words_apart_and_letters_of_any_script() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    let long = "ö".repeat(300);
+    let cut = &long[..256];
+    for (name, reason, said, actor, named) in [
+        ("a", "a\nb\tc", "a b c", "Zoë", "Zoë"),
+        ("b", "naïve", "naïve", "Ирина (ops)", "Ирина (ops)"),
+        ("c", "", "", &long, cut),
+    ] {
+        let body = json!({"queue": {"name": name}, "reason": reason});
+        let made = call(&server, &format!("{QUEUES}/CreateQueue"), actor, &body);
+        assert_eq!(made.status, 200, "{}", made.body);
+        let all = acts(&server, &json!({}));
+        assert_eq!(shown(&all[0]), ["CreateQueue", name, named, said, "OK"]);
+        let history = server.post(&format!("{QUEUES}/ListQueueChanges"), &json!({"queue": name}).to_string()).json();
+        assert_eq!(history["changes"][0]["actor"], named, "{history}");
+    }
+}
+
+#[test]
 fn refused_calls_are_sampled_with_the_true_principal() {
     let (server, admin, _folder) = keyed();
     let (code, key, told) = command_with(&server, &admin, &["key", "create", "bob", "--grant", "worker:queue:own"]);

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use super::ConsoleContext;
 use super::shell::ShellTarget;
 use super::view::AgeChip;
-use crate::grpc::namespaces::{ACTOR_METADATA, actor_named};
+use crate::grpc::namespaces::{ACTOR_METADATA, actor_named, claimed};
 use crate::http::audit::REASON_METADATA;
 use crate::http::buffers::{Caller, FRAME_HEADER_BYTES};
 use crate::http::call::call;
@@ -74,8 +74,8 @@ impl ConsoleCalls {
 
     /// Who acts, as the audit names callers.
     pub fn actor(&self) -> String {
-        let named = self.headers.get(ACTOR_METADATA).and_then(|word| word.to_str().ok());
-        let actor = actor_named(self.identity.as_ref().map(|identity| &identity.principal), named);
+        let named = self.headers.get(ACTOR_METADATA).map(|word| claimed(word.as_bytes()));
+        let actor = actor_named(self.identity.as_ref().map(|identity| &identity.principal), named.as_deref());
         actor.unwrap_or_else(|| self.caller.peer.ip().to_string())
     }
 
@@ -101,7 +101,8 @@ impl ConsoleCalls {
     /// The same calls with a reason for the audit, for methods whose request has none.
     pub fn with_reason(&self, reason: &str) -> Self {
         let mut calls = self.clone();
-        let plain: String = reason.chars().filter(|letter| !letter.is_control()).collect();
+        // A space, so that the words of two lines stay apart.
+        let plain: String = reason.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
         if let Ok(value) = HeaderValue::from_bytes(plain.as_bytes()) {
             calls.headers.insert(REASON_METADATA, value);
         }
