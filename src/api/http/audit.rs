@@ -26,6 +26,7 @@ use tallystone_domain::limits::BODY_BYTES_MAX;
 use tallystone_domain::reason::Effect;
 use tallystone_engine::access::Identity;
 use tallystone_engine::audit::{Audit, OperatorAct};
+use tallystone_ports::StoreError;
 
 /// The act of a call, once it was read; none if it is not recorded.
 pub type ActSlot = Mutex<Option<OperatorAct>>;
@@ -65,14 +66,16 @@ pub async fn read_act(
 
 /// The outcome of a call, as its line says it: `OK`, or the reason of the refusal.
 fn outcome_of(response: &Response<Body>) -> String {
-    match response.extensions().get::<Status>() {
-        None => "OK".to_owned(),
-        Some(status) if status.code() == Code::Ok => "OK".to_owned(),
-        Some(status) => {
-            let reason = status.get_error_details().error_info().map(|info| info.reason.clone());
-            reason.unwrap_or_else(|| format!("{:?}", status.code()))
-        }
+    response.extensions().get::<Status>().map_or_else(|| "OK".to_owned(), outcome_text)
+}
+
+/// The outcome that a status tells, as a line says it.
+pub fn outcome_text(status: &Status) -> String {
+    if status.code() == Code::Ok {
+        return "OK".to_owned();
     }
+    let reason = status.get_error_details().error_info().map(|info| info.reason.clone());
+    reason.unwrap_or_else(|| format!("{:?}", status.code()))
 }
 
 /// Whether an answer says that its call surely changed nothing. Anybody can have such answers, at any rate.
@@ -106,13 +109,22 @@ impl AnswerNote {
         });
         Self { act, is_refused, is_role_missing }
     }
+
+    /// The act alone.
+    pub fn into_act(self) -> Option<OperatorAct> {
+        self.act
+    }
 }
 
 /// Notes an answered call in the audit: its act, if it was one; else that its caller lacks a role for it, if that is the answer.
 pub async fn note(audit: Option<&Audit>, method: &Method, identity: Option<&Arc<Identity>>, note: AnswerNote) {
     let Some(audit) = audit else { return };
     match (note.act, identity) {
-        (Some(act), _) => Box::pin(record(audit, act, note.is_refused)).await,
+        (Some(act), _) if note.is_refused => {
+            let (action, target) = (act.action.clone(), act.target.clone());
+            tell_unwritten(Box::pin(audit.record_refusal(act)).await, &action, &target);
+        }
+        (Some(act), _) => Box::pin(record(audit, act)).await,
         (None, Some(identity)) if note.is_role_missing => {
             let actor = identity.principal.name.to_string();
             Box::pin(record_refusal(Some(audit), actor, method.descriptor.name(), Reason::RoleMissing)).await;
@@ -121,10 +133,14 @@ pub async fn note(audit: Option<&Audit>, method: &Method, identity: Option<&Arc<
     }
 }
 
-/// Writes an act down; of those that were refused a sample. A line that cannot be written is told in the log: the act is done.
-async fn record(audit: &Audit, act: OperatorAct, is_refused: bool) {
+/// Writes an act down.
+pub async fn record(audit: &Audit, act: OperatorAct) {
     let (action, target) = (act.action.clone(), act.target.clone());
-    let written = if is_refused { audit.record_refusal(act).await } else { audit.record(act).await };
+    tell_unwritten(audit.record(act).await, &action, &target);
+}
+
+/// A line that cannot be written is told in the log: the act is done.
+fn tell_unwritten(written: Result<(), StoreError>, action: &str, target: &str) {
     if let Err(error) = written {
         tracing::error!(%error, action, target, "an admin action cannot be recorded");
     }

@@ -24,6 +24,7 @@ use crate::http::audit::{self, ActSlot, AnswerNote};
 use crate::http::buffers::{BufferPermit, Caller};
 use crate::http::methods::{GrpcService, Method};
 use crate::http::recorded_calls::{RecordedCalls, RecordedEnd};
+use crate::http::recorded_stream::{RecordedStream, StreamLine};
 use crate::http::request_body::{PendingResponsePermit, RequestBody, ResponsePermitSlot};
 use crate::http::response_body::ResponseBody;
 use crate::http::stream_body::{KeyEndStatus, StreamBody, StreamMonitor};
@@ -34,7 +35,7 @@ use tallystone_domain::limits::{
     ACT_ENDS_WITHIN, DEADLINE_DEFAULT, DEADLINE_LEAST, DEADLINE_MAX, DEQUEUE_WAIT_MAX, KEY_CALL_UNCHECKED,
 };
 use tallystone_engine::access::{AccountPermit, Identity, PrincipalAccount};
-use tallystone_engine::audit::Audit;
+use tallystone_engine::audit::{Audit, OperatorAct};
 use tallystone_engine::call_limiter::{CallLimiter, CallPlace, StreamPlaces};
 use tallystone_ports::Clock;
 
@@ -56,6 +57,13 @@ impl CallContext {
     pub fn admit(&self, identity: &Identity, connection: &Caller) -> Result<(), ApiError> {
         connection.occupy(&identity.account)?;
         Ok(identity.account.admit_call(&*self.clock)?)
+    }
+
+    /// The body of a stream, whose act is told when it ends, if it is one.
+    fn told_at_its_end(&self, body: Body, line: Option<(&Audit, OperatorAct)>) -> Body {
+        let Some((audit, act)) = line else { return body };
+        let line = StreamLine { audit: audit.clone(), act, tasks: self.recorded.lines() };
+        Body::new(RecordedStream::new(body, line))
     }
 
     /// What watches over a stream.
@@ -144,17 +152,17 @@ async fn answered(
             Some(outcome) => into_response(outcome, method),
             None => Status::from(why_key_ended(method, identity.as_deref())).into_http(),
         };
-        // The act of a stream is told when it begins.
         let note = AnswerNote::of(&response, act.into_inner());
-        audit::note(context.audit.get(), method, identity.as_ref(), note).await;
         if let Some(status) = response.extensions().get::<Status>() {
+            audit::note(context.audit.get(), method, identity.as_ref(), note).await;
             method.metrics.record(status.code(), context.clock.elapsed().saturating_sub(began));
             trace::answered(&span, status.code());
             return response;
         }
         let watch = context.monitor_stream(method, began, asked, (identity, stream));
+        let line = audit.zip(note.into_act());
         return response.map(|body| {
-            let body = Body::new(StreamBody::new(body, watch));
+            let body = context.told_at_its_end(Body::new(StreamBody::new(body, watch)), line);
             Body::new(ResponseBody::stream(body, Arc::clone(caller)))
         });
     }

@@ -4,7 +4,8 @@
 //! and back by descriptor), `pages`, `console`. `identity` finds out who calls. `methods` is the table of all methods, built
 //! once from the descriptors.
 //! `request_body` and `response_body` bound the memory of a call's request and answer, `call_start_queue` the number of
-//! calls that start at once; `recorded_calls` run to their end without their callers. Invariant: every method call, in any protocol, passes through `call`, which sets its
+//! calls that start at once; `recorded_calls` run to their end without their callers, and
+//! `recorded_stream` says how a stream of theirs ended. Invariant: every method call, in any protocol, passes through `call`, which sets its
 //! deadline, catches a panic and records its metrics.
 
 mod audit;
@@ -28,6 +29,7 @@ mod metrics_page;
 mod pages;
 mod recorded_calls;
 mod recorded_methods;
+mod recorded_stream;
 mod request_body;
 mod response_body;
 mod stream_body;

@@ -50,6 +50,11 @@ impl RecordedCalls {
         }
     }
 
+    /// Where lines are written of streams whose callers went away. They are waited for as the calls are.
+    pub fn lines(&self) -> TaskTracker {
+        self.tasks.clone()
+    }
+
     /// Waits for the calls whose callers went away, and ends those that are not done in time. Call it once, after the last call began.
     pub async fn drain(&self, deadline: Duration) {
         self.tasks.close();

@@ -5,15 +5,19 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use base64::Engine as _;
 use serde_json::{Value, json};
 use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory::AdminLogTable;
 use tallystone::domain::Timestamp;
 use tallystone::domain::limits::OPERATION_KEPT;
 use tallystone::engine::audit::{Audit, OperatorAct};
+use tallystone::proto::admin::v1::CreateBackupRequest;
+use tallystone::proto::admin::v1::backup_service_client::BackupServiceClient;
 
 use super::keys::{command_with, keyed, post};
-use crate::support::harness::{HttpAnswer, Launch, Server, http};
+use crate::support::harness::{HttpAnswer, Launch, PATIENCE, Server, eventually, http};
+use crate::support::patience::patient_channel;
 
 const QUEUES: &str = "/tallystone.queue.v1.QueueService";
 
@@ -238,6 +242,48 @@ fn a_line_keeps_words_apart_and_letters_of_any_script() {
     }
 }
 
+/// Payloads that no compression makes short.
+fn noise(seed: u64) -> String {
+    let mut state = seed | 1;
+    let bytes = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    });
+    base64::engine::general_purpose::STANDARD.encode(bytes.take(3_000).flatten().collect::<Vec<u8>>())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_backup_whose_caller_went_away_is_told_from_one_that_was_given_out() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = Launch::dev(data.path()).start();
+    let made = server.post(&format!("{QUEUES}/CreateQueue"), r#"{"queue": {"name": "mail"}}"#);
+    assert_eq!(made.status, 200, "{}", made.body);
+    // More than connections hold on the way.
+    for number in 0..150 {
+        let message = json!({"message_id": format!("m{number}"), "payload": noise(number + 7)});
+        let sent = server.post(&format!("{QUEUES}/Enqueue"), &json!({"queue": "mail", "message": message}).to_string());
+        assert_eq!(sent.status, 200, "{}", sent.body);
+    }
+    let mut client = BackupServiceClient::new(patient_channel(&server.url()).await);
+    let mut pieces = client.create_backup(CreateBackupRequest {}).await.expect("it begins").into_inner();
+    assert!(pieces.message().await.expect("it goes on").is_some());
+    drop(pieces);
+    let of_backups = || {
+        let all = acts(&server, &json!({}));
+        all.into_iter().filter(|act| act["action"] == "CreateBackup").collect::<Vec<_>>()
+    };
+    assert!(eventually(PATIENCE, || of_backups().len() == 1), "{:?}", of_backups());
+    let cut = &of_backups()[0];
+    assert!(cut["outcome"] == "Cancelled", "{cut}");
+    assert!(cut["part"].as_str().is_some_and(|part| part.ends_with(" bytes were given out")), "{cut}");
+    let mut pieces = client.create_backup(CreateBackupRequest {}).await.expect("it begins").into_inner();
+    while pieces.message().await.expect("it goes on").is_some() {}
+    let whole = of_backups();
+    assert_eq!((whole.len(), &whole[0]["outcome"], &whole[0]["part"]), (2, &json!("OK"), &json!("")), "{whole:?}");
+}
+
 #[test]
 fn refused_calls_are_sampled_with_the_true_principal() {
     let (server, admin, _folder) = keyed();
@@ -319,4 +365,6 @@ fn a_key_that_clears_a_counter_or_copies_everything_leaves_its_name_there_and_in
         acts.iter().filter(|act| act["action"] == "ClearCount").map(|act| &act["reason"]).collect();
     assert_eq!(reasons, [&json!(""), &json!("oops")], "{listed}");
     assert!(!actor_of("CreateBackup").is_empty(), "{listed}");
+    let backup = acts.iter().find(|act| act["action"] == "CreateBackup").expect("it was found above");
+    assert_eq!(backup["outcome"], "OK", "{listed}");
 }
