@@ -98,6 +98,9 @@ struct RuleNameArgs {
 struct RuleRmArgs {
     /// The rule.
     name: String,
+    /// The reason, recorded in the audit.
+    #[arg(long, default_value = "", hide_default_value = true, value_name = "TEXT", allow_hyphen_values = true)]
+    reason: String,
     /// Do not ask for confirmation.
     #[arg(long)]
     yes: bool,
@@ -110,7 +113,7 @@ impl RuleArgs {
             RuleCommand::Create(args) => Box::pin(session.create_rule(*args)).await,
             RuleCommand::Ls(args) => session.list_rules(args).await,
             RuleCommand::Show(args) => session.show_rule(args).await,
-            RuleCommand::Rm(args) => session.remove_rule(args).await,
+            RuleCommand::Rm(args) => session.because(&args.reason).remove_rule(args).await,
         }
     }
 }

@@ -29,7 +29,14 @@ fn a_rule_is_made_shown_listed_and_removed() {
     assert_eq!(desk.run(&["rule", "ls", "sa", "-o", "csv"]).ok().lines().count(), 2);
     let asked = desk.run(&["rule", "rm", "sales"]);
     assert!(asked.code == 2 && asked.err.contains("delete rule sales") && asked.err.contains("--yes"), "{}", asked.err);
-    desk.run(&["rule", "rm", "sales", "--yes"]).ok();
+    desk.run(&["rule", "rm", "sales", "--yes", "--reason", "no longer sold\nhere, Zoë says"]).ok();
+    let acts = desk.server.post("/tallystone.admin.v1.AuditService/ListAdminActions", "{}").json();
+    let act = &acts["actions"][0];
+    assert_eq!(
+        (&act["action"], &act["target"], &act["reason"]),
+        (&"DeleteRule".into(), &"sales".into(), &"no longer sold here, Zoë says".into()),
+        "{acts}"
+    );
     let gone = desk.run(&["rule", "show", "sales"]);
     assert_eq!(gone.code, 3, "{}{}", gone.out, gone.err);
     assert!(gone.err.contains("RULE_NOT_FOUND"), "{}", gone.err);
