@@ -39,14 +39,19 @@ pub fn when(text: &str) -> Result<TimeArg, String> {
     if let Ok(ago) = duration(text.strip_prefix('-').unwrap_or(text)) {
         return Ok(TimeArg::Ago(ago));
     }
-    let what = "not a time; write it as 2026-01-31T12:00:00Z, as now, or as 1h for one hour ago";
-    time(text).map(TimeArg::At).map_err(|_| what.to_owned())
+    time(text).map(TimeArg::At).map_err(|refusal| format!("{refusal}, as now, or as 1h for one hour ago"))
 }
+
+/// The first and the last time that requests carry and this program reads.
+const TIME_FIRST: &str = "0001-01-01T00:00:00Z";
+const TIME_LAST: &str = "9999-12-30T22:00:00Z";
 
 /// Parses an RFC 3339 time.
 pub fn time(text: &str) -> Result<Timestamp, String> {
-    let time: jiff::Timestamp = text.parse().map_err(|_| "not a time; write it as 2026-01-31T12:00:00Z".to_owned())?;
-    Ok(Timestamp::from_micros(time.as_microsecond()))
+    let read =
+        |text: &str| text.parse::<jiff::Timestamp>().ok().map(|time| Timestamp::from_micros(time.as_microsecond()));
+    let taken = read(text).filter(|time| read(TIME_FIRST).is_some_and(|first| *time >= first));
+    taken.ok_or_else(|| format!("not a time from {TIME_FIRST} to {TIME_LAST}; write it as 2026-01-31T12:00:00Z"))
 }
 
 /// Parses a duration such as `500ms`, `5s`, `1m30s`, `24h` or `7d`.
@@ -172,6 +177,19 @@ mod tests {
             assert!(when("soon").expect_err("no time").contains(taken) && when(taken).is_ok(), "{taken}");
         }
         assert!(time("soon").expect_err("no time").ends_with("2026-01-31T12:00:00Z"), "neither now nor 1h");
+    }
+
+    #[test]
+    fn a_time_out_of_range_is_told_the_range() {
+        for taken in [TIME_FIRST, TIME_LAST, "1969-12-31T23:59:59Z"] {
+            assert!(time(taken).is_ok() && when(taken).is_ok(), "{taken}");
+        }
+        for other in
+            ["9999-12-31T23:59:59Z", "0000-12-31T23:59:59Z", "-000001-01-01T00:00:00Z", "10000-01-01T00:00:00Z"]
+        {
+            let told = when(other).expect_err(other);
+            assert!(told.contains(TIME_FIRST) && told.contains(TIME_LAST), "{other}: {told}");
+        }
     }
 
     #[test]
