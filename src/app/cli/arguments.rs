@@ -123,6 +123,16 @@ pub fn pair(text: &str) -> Result<(String, String), String> {
     }
 }
 
+/// Parses the signature of an error. An empty one is refused, because it would stand for every message in a request.
+pub fn named_error(text: &str) -> Result<String, String> {
+    match text.is_empty() {
+        true => {
+            Err("an empty text is no signature; leave the option out for messages with any error or none".to_owned())
+        }
+        false => Ok(text.to_owned()),
+    }
+}
+
 /// Gathers pairs under their keys. A key that stands twice is refused: of two values one would be dropped in silence, and a
 /// filter would be about other messages than its writer meant.
 pub fn distinct(pairs: &[(String, String)]) -> Result<HashMap<String, String>, Failure> {

@@ -75,6 +75,7 @@ fn a_search_finds_messages_by_state_error_and_metadata() {
     assert_eq!(ids("--state errored --error timeout --meta tenant=beta"), ["b"]);
     assert_eq!(ids("--state errored --error timeout --meta tenant=acme"), [""; 0]);
     assert_eq!(ids("--error timeout --ever"), ["b", "a"]);
+    check(&desk.run(&["msg", "search", "-q", "orders", "--error", ""]), 2, "an empty text is no signature");
     assert_eq!(ids("--meta tenant=acme"), ["c", "a"]);
     assert_eq!(ids("--since 1h"), ["c", "b", "a"]);
     assert_eq!(ids("--until 1h"), [""; 0]);

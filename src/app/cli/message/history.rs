@@ -2,7 +2,7 @@
 
 use clap::Args;
 
-use crate::arguments::{TimeArg, distinct, message_state, pair, when};
+use crate::arguments::{TimeArg, distinct, message_state, named_error, pair, when};
 use crate::message::inspect::{pairs_cell, state};
 use crate::message::trace_text::{TraceText, transition_rows};
 use crate::output::{CliResponse, Format, TableRows, time_cell};
@@ -47,8 +47,8 @@ pub struct MsgSearchArgs {
     #[arg(long, visible_alias = "filter", value_name = "KEY=VALUE", value_parser = pair)]
     meta: Vec<(String, String)>,
     /// Only messages whose last error has this signature.
-    #[arg(long, default_value = "", hide_default_value = true, value_name = "SIGNATURE")]
-    error: String,
+    #[arg(long, value_name = "SIGNATURE", value_parser = named_error)]
+    error: Option<String>,
     /// Only changes at this time or later: a time, or 1h for one hour ago.
     #[arg(long, value_name = "TIME", value_parser = when, allow_hyphen_values = true)]
     since: Option<TimeArg>,
@@ -117,7 +117,7 @@ impl ClientContext {
             queue: args.queue,
             state: args.state.unwrap_or_default().into(),
             filter: distinct(&args.meta)?,
-            error_signature: args.error,
+            error_signature: args.error.unwrap_or_default(),
             from: args.since.map(|time| time.to_proto(now)),
             to: args.until.map(|time| time.to_proto(now)),
             current_only: Some(!args.ever),
