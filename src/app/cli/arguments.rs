@@ -8,6 +8,7 @@ use tallystone_app::notices::single_line;
 use tallystone_app::suggestions::closest_name;
 use tallystone_app::units;
 use tallystone_domain::limits::{LEASE_MAX, LEASE_MIN};
+use tallystone_domain::queue::activity::AttentionReason;
 use tallystone_domain::{Reason, Timestamp};
 use tallystone_proto::counter::v1::Freshness;
 use tallystone_proto::queue::v1::MessageState;
@@ -157,7 +158,8 @@ pub fn message_state(text: &str) -> Result<MessageState, String> {
 /// Parses a reason of a refusal.
 pub fn reason(text: &str) -> Result<Reason, String> {
     Reason::from_name(text).ok_or_else(|| {
-        let guess = closest_name(text, Reason::ALL.iter().map(|reason| reason.info().name));
+        let of_queues = AttentionReason::ALL.into_iter().map(AttentionReason::name);
+        let guess = closest_name(text, Reason::ALL.iter().map(|reason| reason.info().name).chain(of_queues));
         let guess = guess.map(|name| format!("did you mean {name}? ")).unwrap_or_default();
         format!("no such reason; {guess}`tallystone explain-error` lists them all")
     })

@@ -216,6 +216,28 @@ impl AttentionReason {
         Self::NumbersOld,
     ];
 
+    /// The name, as calls and pages show it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WorkLost => "WORK_LOST",
+            Self::NobodyDequeues => "NOBODY_DEQUEUES",
+            Self::DequeueBlocked => "DEQUEUE_BLOCKED",
+            Self::QueueFull => "QUEUE_FULL",
+            Self::OldestAgeGrows => "OLDEST_AGE_GROWS",
+            Self::MessagesErrored => "MESSAGES_ERRORED",
+            Self::AttemptsFail => "ATTEMPTS_FAIL",
+            Self::EnqueueBlocked => "ENQUEUE_BLOCKED",
+            Self::NumbersOld => "NUMBERS_OLD",
+        }
+    }
+
+    /// Finds a reason by its name, in any letter case, with or without the `ATTENTION_REASON_` prefix.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let name = name.to_ascii_uppercase();
+        let name = name.strip_prefix("ATTENTION_REASON_").unwrap_or(&name);
+        Self::ALL.into_iter().find(|reason| reason.name() == name)
+    }
+
     /// The page of the runbook, as a path in the source.
     pub const fn runbook(self) -> &'static str {
         match self {

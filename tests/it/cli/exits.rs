@@ -49,6 +49,12 @@ fn each_kind_of_failure_has_its_exit_code() {
         (&["server", "wait-ready", "--server", "localhost"], 2, "the port is missing"),
         (&["server", "wait-ready", "--server", "localhost:99999"], 2, "the port must be a number from 1 to 65535"),
         (&["server", "wait-ready", "--server", "ftp://localhost:1"], 2, "scheme ftp is not supported"),
+        (
+            &["counter", "series", "views", "--to", "9999-12-31T23:59:59Z"],
+            2,
+            "not a time from 0001-01-01T00:00:00Z to 9999-12-30T22:00:00Z; write it as",
+        ),
+        (&["explain-error", "WORK_LOSS"], 2, "did you mean WORK_LOST?"),
         (&["explain-error", "NOTHING"], 2, "no such reason; `tallystone explain-error` lists them all"),
         (&["counter", "get", "views", "--server", "ftp://127.0.0.1:1"], 2, "scheme ftp is not supported"),
         (&["counter", "get", "views", "--server", "127.0.0.1:1"], 5, "no server answers at 127.0.0.1:1"),

@@ -134,7 +134,8 @@ mod tests {
         };
         for reason in AttentionReason::ALL {
             let page = PAGES.iter().find(|(path, _)| *path == reason.runbook());
-            let name = format!("`{}`", reason_name(named(reason).into()));
+            assert_eq!(reason.name(), reason_name(named(reason).into()));
+            let name = format!("`{}`", reason.name());
             assert!(page.is_some_and(|(_, text)| text.contains(&name)), "{name}");
         }
     }
