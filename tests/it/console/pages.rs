@@ -339,6 +339,23 @@ fn a_server_shows_its_console_under_the_names_that_its_settings_give() {
 }
 
 #[test]
+fn an_unknown_page_in_a_folder_is_as_styled_as_any_other_and_leads_back() {
+    let data = tempfile::tempdir().expect("a temporary directory");
+    let server = used_server(data.path());
+    for (path, up) in [("nowhere", ""), ("queue/", "../"), ("queues/mail/unknown/y", "../../../")] {
+        let page = get(&server, &format!("/console/{path}"), &[]);
+        assert_eq!((page.status, header(&page, "content-security-policy")), (404, Some(POLICY)), "{path}");
+        assert!(page.body.contains("No such page") && page.body.contains(path), "{}", page.body);
+        let links = page.body.split("href=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        let links: Vec<&str> = links.filter(|link| !link.starts_with('#')).collect();
+        assert!(links.len() > 5 && links.iter().all(|link| link.starts_with(up)), "{path}: {links:?}");
+        let style = links.iter().find(|link| link.ends_with(".css")).expect("a style sheet");
+        let style = style.strip_prefix(up).expect("as every link");
+        assert_eq!(get(&server, &format!("/console/{style}"), &[]).status, 200, "{path}: {style}");
+    }
+}
+
+#[test]
 fn a_server_without_a_console_has_no_page_of_it() {
     let data = tempfile::tempdir().expect("a temporary directory");
     let server = Launch::dev(data.path()).env("TALLYSTONE__CONSOLE__ENABLED", "false").start();

@@ -144,6 +144,11 @@ impl Console {
             refused.headers_mut().insert(header::ALLOW, HeaderValue::from_static(allowed));
             return refused;
         }
+        // No page lies in a folder, whoever asks. Links of this one lead back.
+        if place.contains('/') {
+            let up = "../".repeat(place.matches('/').count());
+            return html(&Page { up, ..PageFailure::no_page(place).page() });
+        }
         let query = PageQuery::of(request.uri().query());
         if is_post
             && place.starts_with("sign-")

@@ -15,7 +15,7 @@ use super::view::{
 use super::words::{self, next_link};
 use crate::unseen::is_unseen;
 
-const BRAND: &str = "<a class=\"brand\" href=\"./\"><svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
+const BRAND: &str = "<svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
                      <path d=\"M5 4v16M10 4v16M15 4v16M20 4v16M2 17 22 7\" fill=\"none\" stroke=\"currentColor\" \
                      stroke-width=\"2\" stroke-linecap=\"round\"/></svg><span>Tallystone</span></a>";
 
@@ -54,6 +54,8 @@ struct Html {
     written: String,
     /// The time of the page in milliseconds since 1970, from which ages count; none where it has no ages.
     now: Option<i64>,
+    /// What its links begin with.
+    up: String,
     /// Whether it is a part for a page that scripts keep up to date. They write its ages.
     is_live: bool,
 }
@@ -84,6 +86,10 @@ impl Html {
         // Writing to a string does not fail.
         let _ = write!(self.written, " {name}=\"");
         match name {
+            "href" | "src" | "action" if !value.starts_with(['#', '/']) => {
+                let link = format!("{}{value}", self.up);
+                self.raw(&escaped(&link));
+            }
             "aria-label" | "title" | "alt" => self.text(value),
             _ => self.raw(&escaped(value)),
         }
@@ -106,7 +112,7 @@ impl Html {
 
 /// The whole page.
 pub fn page(page: &Page) -> String {
-    let mut html = Html { now: page.now, ..Html::default() };
+    let mut html = Html { now: page.now, up: page.up.clone(), ..Html::default() };
     head(&mut html, page);
     bar(&mut html, page);
     html.raw("<main id=\"content\" tabindex=\"-1\"");
@@ -157,6 +163,7 @@ fn head(html: &mut Html, page: &Page) {
 
 fn bar(html: &mut Html, page: &Page) {
     html.raw("<header class=\"bar\"><div class=\"bar-inner\">");
+    html.open("a", &[("class", "brand"), ("href", "./")]);
     html.raw(BRAND);
     if !page.nav.is_empty() {
         html.raw("<nav aria-label=\"Main\">");
@@ -175,7 +182,7 @@ fn bar(html: &mut Html, page: &Page) {
     }
     html.raw("<button type=\"button\" class=\"tool\" id=\"theme\" hidden>Theme</button>");
     if !page.user.is_empty() {
-        html.raw("<form class=\"user\" method=\"post\" action=\"sign-out\">");
+        html.open("form", &[("class", "user"), ("method", "post"), ("action", "sign-out")]);
         html.element("span", &[], &page.user);
         html.raw("<button type=\"submit\" class=\"tool\">Sign out</button></form>");
     }

@@ -30,6 +30,8 @@ pub struct Page {
     pub footer: String,
     /// When it was made, in milliseconds since 1970; none where it has no ages.
     pub now: Option<i64>,
+    /// What leads from its folder to that of the console, before each of its links; empty for pages that lie there.
+    pub up: String,
     /// Who is signed in; empty where callers need not say.
     pub user: String,
     pub assets: &'static AssetLinks,
@@ -306,6 +308,7 @@ impl Page {
             live: None,
             footer: format!("Tallystone {}", env!("CARGO_PKG_VERSION")),
             now: None,
+            up: String::new(),
             user: String::new(),
             assets: &LINKS,
         }

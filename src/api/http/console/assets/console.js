@@ -231,13 +231,15 @@
 
   // Keys: ? help, / filter, t theme, p pause, j and k rows, x selects a row, g and a letter for a page.
   let isGoing = false;
+  // The folder of the console, which the script lies below, wherever the page is.
+  const folder = new URL("../", document.currentScript.src);
   const places = { o: "./", c: "counters", e: "experiments", h: "health", a: "audit" };
   document.addEventListener("keydown", (event) => {
     const field = event.target.closest('input:not([type="checkbox"]), select, textarea');
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     if (event.key === "Escape") { if (field) field.blur(); return; }
     if (field || saved("tallystone-keys") === "off") return;
-    if (isGoing) { isGoing = false; if (places[event.key]) location.href = places[event.key]; return; }
+    if (isGoing) { isGoing = false; if (places[event.key]) location.href = new URL(places[event.key], folder); return; }
     const links = [...document.querySelectorAll("tbody td:first-child a")];
     const rowOf = (node) => node.closest("tbody tr");
     const at = links.findIndex((one) => rowOf(one) === rowOf(document.activeElement));
