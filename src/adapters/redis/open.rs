@@ -271,6 +271,9 @@ async fn check_rights(rights: &RightsCheck, at: &str) -> Result<(), OpenError> {
             }
             _ => failed_probe(at.to_owned(), failure.store_error("ask for rights")), // none of its rights
         })?;
+        if let Some(why) = looked.unknown_needed() {
+            return Err(OpenError::NoCommand { at: looked.address, why });
+        }
         if let Some(why) = looked.refusal() {
             return Err(OpenError::Rights { at: looked.address, why });
         }

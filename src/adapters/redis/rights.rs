@@ -79,6 +79,8 @@ const ALSO_USED: [&str; 3] = ["config|get", "function|load", "role"];
 const OF_CLUSTER_NEWS: [&str; 4] = ["CLUSTER MYID", "SPUBLISH *n v", "SSUBSCRIBE *n", "SUNSUBSCRIBE *n"];
 /// Keys like all others: one that servers share, and one of a shard that nobody has.
 const SAMPLES: [&str; 2] = [NO_KEY, "{AAAAAAAAAAAAAAAA.0}~"];
+/// What the function puts before a command that the server does not know.
+const UNKNOWN: char = '?';
 /// The user of a connection without a name.
 const DEFAULT_USER: &str = "default";
 
@@ -106,6 +108,17 @@ pub struct LackingRights {
     /// The commands without which no queue is served.
     pub needed: Vec<String>,
     /// The commands without which queues are slower.
+    pub wanted: Vec<String>,
+    /// Those of either kind that the server does not know under their names, whoever asks.
+    pub unknown: UnknownCommands,
+}
+
+/// Commands that a server does not know under their names: they are renamed or turned off.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct UnknownCommands {
+    /// Without which no queue is served.
+    pub needed: Vec<String>,
+    /// Without which queues are slower.
     pub wanted: Vec<String>,
 }
 
@@ -173,9 +186,13 @@ impl RightsQuestion {
         let refused: Result<Vec<String>, CallFailure> =
             answer.into_list()?.into_iter().map(RedisReply::into_text).collect();
         let refused = refused?;
-        let among = |commands: &[String]| names(refused.iter().filter(|refused| commands.contains(refused)));
-        let (needed, wanted) = (among(&self.needed), among(&self.wanted));
-        Ok(LackingRights { address, user: user.to_owned(), needed, wanted })
+        let unknown: Vec<String> =
+            refused.iter().filter_map(|told| told.strip_prefix(UNKNOWN)).map(str::to_owned).collect();
+        let among =
+            |told: &[String], commands: &[String]| names(told.iter().filter(|command| commands.contains(command)));
+        let unknown = UnknownCommands { needed: among(&unknown, &self.needed), wanted: among(&unknown, &self.wanted) };
+        let (needed, wanted) = (among(&refused, &self.needed), among(&refused, &self.wanted));
+        Ok(LackingRights { address, user: user.to_owned(), needed, wanted, unknown })
     }
 }
 
@@ -218,15 +235,34 @@ fn grant<'r>(user: &str, rights: impl Iterator<Item = &'r str>) -> String {
     format!("ACL SETUSER {user} ~{{* &{{*{rights}")
 }
 
+/// What is wrong with commands that a server does not know.
+fn told_unknown(commands: &[String]) -> String {
+    format!("{} is renamed or turned off (rename-command)", commands.join(", "))
+}
+
 impl LackingRights {
+    /// The commands without which no queue is served, and that the server does not know; none if it knows all of them.
+    pub fn unknown_needed(&self) -> Option<String> {
+        (!self.unknown.needed.is_empty()).then(|| told_unknown(&self.unknown.needed))
+    }
+
     /// Why no queue can be served, with the command that mends it; none if nothing is missing for that.
     pub fn refusal(&self) -> Option<String> {
+        if let Some(unknown) = self.unknown_needed() {
+            return Some(format!("it lacks a command: {unknown}; queues need all commands under their own names"));
+        }
         let what = (!self.needed.is_empty()).then(|| self.may_not(&self.needed))?;
         Some(format!("{what}: a change of a queue would end half way; {}", self.mended_by(&self.needed)))
     }
 
     /// What is slower without the rights that are missing.
     pub fn warning(&self) -> Option<String> {
+        if !self.unknown.wanted.is_empty() {
+            let unknown = told_unknown(&self.unknown.wanted);
+            return Some(format!(
+                "it lacks a command: {unknown}: other servers learn of messages late; give it its own name back"
+            ));
+        }
         let what = (!self.wanted.is_empty()).then(|| self.may_not(&self.wanted))?;
         Some(format!("{what}: other servers learn of messages late; {}", self.mended_by(&self.wanted)))
     }

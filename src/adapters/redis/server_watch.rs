@@ -118,7 +118,8 @@ impl Watched {
         for server in &report.servers {
             tracing::info!("{server}");
         }
-        let report = ServerReport { warnings: [report.warnings, self.look_at_rights().await].concat(), ..report };
+        // What is missing comes first: of many lines at once the log shows the first.
+        let report = ServerReport { warnings: [self.look_at_rights().await, report.warnings].concat(), ..report };
         for why in &report.warnings {
             tracing::warn!("{why}");
         }

@@ -161,6 +161,24 @@ fn a_redis_that_takes_no_writes_or_lacks_a_command_keeps_a_server_from_starting_
     assert!(printed.contains("lacks a command") && printed.contains("INFO"), "{printed}");
 }
 
+#[test]
+fn a_command_that_functions_or_news_need_and_a_redis_has_renamed_is_named() {
+    for build in Build::ALL {
+        let settings = RedisSettings::of(&["rename-command XADD OTHER", "rename-command SUBSCRIBE \"\""]);
+        let Some(redis) = or_skip(RedisServer::start_with(build, settings)) else { continue };
+        println!("on {}", build.name());
+        let (_, printed) = dev_on(&redis).try_start().err().expect("it is refused");
+        let words = ["lacks a command: XADD is renamed or turned off", "under their own names"];
+        assert!(words.iter().all(|word| printed.contains(word)) && !printed.contains("SUBSCRIBE"), "{printed}");
+        let settings = RedisSettings::of(&["rename-command SUBSCRIBE \"\""]);
+        let Some(redis) = or_skip(RedisServer::start_with(build, settings)) else { continue };
+        let server = dev_on(&redis).start();
+        server.wait_for_line(
+            "it lacks a command: SUBSCRIBE is renamed or turned off (rename-command): other servers learn",
+        );
+    }
+}
+
 /// As a replica that never had the data and was promoted: the functions are gone too.
 #[test]
 fn an_empty_redis_in_the_place_of_the_old_one_is_not_ready() {

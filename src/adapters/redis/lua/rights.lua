@@ -1,7 +1,8 @@
 -- Rights. A function that may not run one of its commands would fail half way, and its shard would be damaged for good. So every
 -- function refuses its call before it begins while its caller lacks a right that any function needs. It looks once a second.
 --
--- may: looks for others. args: commands, with a space between their words. Reply: those that the caller may not run. O(args).
+-- may: looks for others. args: commands, with a space between their words. Reply: those that the caller may not run, and after a
+-- question mark those that the server does not know, because they are renamed or turned off. O(args).
 
 local looked -- the second of the last look that found nothing missing
 
@@ -10,7 +11,9 @@ local function lacking(key)
   local found = {}
   for i = 1, #RIGHTS do
     local right = RIGHTS[i]
-    if not redis.acl_check_cmd(right[1], key, unpack(right, 2)) then
+    -- An unknown command is an error.
+    local is_known, may_run = pcall(redis.acl_check_cmd, right[1], key, unpack(right, 2))
+    if not (is_known and may_run) then
       found[#found + 1] = right[1]
     end
   end
@@ -40,7 +43,10 @@ function F.may(_, args)
     for word in string.gmatch(args[i], '%S+') do
       words[#words + 1] = word
     end
-    if not redis.acl_check_cmd(unpack(words)) then
+    local is_known, may_run = pcall(redis.acl_check_cmd, unpack(words))
+    if not is_known then
+      found[#found + 1] = '?' .. args[i]
+    elseif not may_run then
       found[#found + 1] = args[i]
     end
   end
