@@ -36,6 +36,7 @@ mod queue_given;
 mod queue_items;
 mod queue_linear;
 mod queue_outbox;
+mod queue_over;
 mod queue_redis;
 mod queue_servers;
 mod queue_store;

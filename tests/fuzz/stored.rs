@@ -5,11 +5,12 @@ use std::fmt::Debug;
 
 use tallystone::adapters::codec::{self, CorruptValue, catalog, count, queues};
 use tallystone::adapters::embedded::disk::{key, meta};
-use tallystone::adapters::embedded::queue_key;
+use tallystone::adapters::embedded::queue_key::{self, PageTag};
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, DatasetId, EventId, EventKey, NamespaceId};
+use tallystone::domain::queue::index::stubs::Stub;
+use tallystone::domain::queue::messages::id_hash::IdHash;
 use tallystone::domain::queue::messages::message::{RoutingValue, SessionId};
-use tallystone::domain::queue::messages::message_id::MessageId;
 use tallystone::domain::queue::transition::RowPosition;
 use tallystone::domain::queue::{QueueId, ShardId};
 
@@ -68,7 +69,14 @@ fn read_value(kind: &str, bytes: &[u8]) -> Option<String> {
         "StoredSession" => read(bytes, queues::session::decode_session, queues::session::encode_session),
         "StoredQueueMessage" => read(bytes, |bytes| queues::decode_message(7, 9, bytes), queues::encode_message),
         "StoredQueueBody" => read(bytes, queues::decode_body, queues::encode_body),
-        "StoredQueueAnswer" => read(bytes, |bytes| queues::decode_answer(7, bytes), queues::encode_answer),
+        "StoredQueueAnswer" => {
+            let token = (IdHash(7), Timestamp::from_secs(9));
+            read(bytes, |bytes| queues::decode_answer(7, token, bytes), queues::encode_answer)
+        }
+        "StoredStubPage" => {
+            let decode = |bytes: &[u8]| queues::stubs::decode_stub_page(7, 9, bytes);
+            read(bytes, decode, |stubs: &Vec<Stub>| queues::stubs::encode_stub_page(stubs))
+        }
         "StoredTransitions" => {
             read(bytes, |bytes| queues::history::decode_rows(7, bytes), |rows| queues::history::encode_rows(rows))
         }
@@ -91,7 +99,7 @@ fn any_stored_value_is_read_or_called_damaged() {
             message.package_name() == "tallystone.internal.v1" && read_value(message.name(), b"").is_some()
         })
         .collect();
-    assert_eq!(kinds.len(), 24, "every kind of value has a reader");
+    assert_eq!(kinds.len(), 25, "every kind of value has a reader");
     let words = Words::default()
         .with("name", &["views", "hello", "shop"])
         .with("counter_type", &["EVENTUAL"])
@@ -139,9 +147,10 @@ fn read_key(space: &str, bytes: &[u8]) -> bool {
         "session" => queue_key::to_session(bytes)
             .map(|(shard, session)| same_but_tag(&queue_key::of_session(shard, session), bytes)),
         "place" => queue_key::to_message(bytes).map(|(shard, sequence)| same(&queue_key::of_message(shard, sequence))),
-        "answer" => {
-            queue_key::to_answer(bytes).map(|(shard, token, time)| same(&queue_key::of_answer(shard, &token, time)))
-        }
+        "answer" => queue_key::to_answer(bytes).map(|(shard, id, time)| same(&queue_key::of_answer(shard, id, time))),
+        "over" => queue_key::to_over(bytes).map(|(shard, sequence)| same(&queue_key::of_over(shard, sequence))),
+        "page" => queue_key::to_page(bytes)
+            .map(|(shard, page)| same_but_tag(&queue_key::of_page(PageTag::Stubs, shard, page), bytes)),
         "outbox" => {
             queue_key::to_outbox(bytes).map(|(shard, last, first)| same(&queue_key::of_outbox(shard, last, first)))
         }
@@ -176,7 +185,6 @@ fn real_keys() -> Vec<(&'static str, Vec<u8>)> {
     let time = Timestamp::from_micros(1_700_000_000_000_000);
     let shard = ShardId { queue: QueueId(0xfeed), number: 3 };
     let routing = RoutingValue::new("user-7").expect("a valid value");
-    let token = (MessageId::new("order-1").expect("a valid id"), Some(routing.clone()));
     let event = EventKey { time, id: EventId::text("token") };
     vec![
         ("counter", key::of_counter(&counter)),
@@ -191,7 +199,9 @@ fn real_keys() -> Vec<(&'static str, Vec<u8>)> {
         ("value_limit", queue_key::of_value_limit(shard, &routing)),
         ("session", queue_key::of_session(shard, SessionId(9))),
         ("place", queue_key::of_message(shard, 5 << 40).to_vec()),
-        ("answer", queue_key::of_answer(shard, &token, time)),
+        ("answer", queue_key::of_answer(shard, IdHash(0xfeed << 64 | 7), time)),
+        ("over", queue_key::of_over(shard, 5 << 40 | 63).to_vec()),
+        ("page", queue_key::of_page(PageTag::Dirty, shard, 5 << 40)),
         ("outbox", queue_key::of_outbox(shard, RowPosition { epoch: 1, position: 34 }, 12)),
     ]
 }

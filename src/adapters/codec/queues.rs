@@ -11,6 +11,7 @@ pub mod operation;
 pub mod register;
 pub mod session;
 pub mod settings;
+pub mod stubs;
 
 use std::time::Duration;
 
@@ -18,7 +19,9 @@ use prost::Message as _;
 
 use self::session::{lease_session_from, lease_session_of};
 use super::{CorruptValue, decode};
-use tallystone_domain::queue::index::dedupe_index::FirstResponse;
+use tallystone_domain::queue::index::dedupe_index::DedupeRecord;
+use tallystone_domain::queue::messages::first_response::FirstResponse;
+use tallystone_domain::queue::messages::id_hash::IdHash;
 use tallystone_domain::queue::messages::message::{
     AttemptError, CanceledBy, CountedUnder, Fence, Lease, MessageExtras, MessageKey, Metadata, RoutingValue,
 };
@@ -265,19 +268,20 @@ pub fn decode_body(bytes: &[u8]) -> Result<MessageBody, CorruptValue> {
     Ok(MessageBody { payload: stored.payload.into(), kind, trace_context })
 }
 
-/// Encodes the first answer to a token.
-pub fn encode_answer(answer: &FirstResponse) -> Vec<u8> {
+/// Encodes the first answer to a token; the hash of the id and the time are in its key.
+pub fn encode_answer(kept: &DedupeRecord) -> Vec<u8> {
+    let DedupeRecord { id: _, is_routed, time: _, answer } = *kept;
     let FirstResponse { fingerprint, key: MessageKey { shard: _, epoch, sequence }, state } = answer;
-    let (epoch, sequence) = (*epoch, *sequence);
-    StoredQueueAnswer { fingerprint: *fingerprint, epoch, sequence, state: state_code(*state) }.encode_to_vec()
+    StoredQueueAnswer { fingerprint, epoch, sequence, state: state_code(state), is_routed }.encode_to_vec()
 }
 
 /// Decodes the first answer to a token of a shard.
-pub fn decode_answer(shard: u32, bytes: &[u8]) -> Result<FirstResponse, CorruptValue> {
+pub fn decode_answer(shard: u32, (id, time): (IdHash, Timestamp), bytes: &[u8]) -> Result<DedupeRecord, CorruptValue> {
     const WHAT: &str = "kept answer";
     let stored: StoredQueueAnswer = decode(WHAT, bytes)?;
     let key = MessageKey { shard, epoch: stored.epoch, sequence: stored.sequence };
-    Ok(FirstResponse { fingerprint: stored.fingerprint, key, state: state_from(WHAT, stored.state)? })
+    let answer = FirstResponse { fingerprint: stored.fingerprint, key, state: state_from(WHAT, stored.state)? };
+    Ok(DedupeRecord { id, is_routed: stored.is_routed, time, answer })
 }
 
 /// The stored number of a state; it never changes.
@@ -406,7 +410,8 @@ mod tests {
         assert!(damaged(|stored| stored.lease = Some(StoredLease::default())));
         assert!(damaged(|stored| stored.settled = Some(StoredSettlement::default())));
         assert!(damaged(|stored| stored.canceled_by = Some(StoredCanceledBy::default())));
-        assert!(decode_body(&[7]).is_err() && decode_answer(0, &[]).is_err(), "cut values");
+        let token = (IdHash(1), Timestamp::from_secs(1));
+        assert!(decode_body(&[7]).is_err() && decode_answer(0, token, &[]).is_err(), "cut values");
     }
 
     #[test]

@@ -53,6 +53,12 @@ pub enum OpenError {
         /// Newest format that this release reads.
         known: u32,
     },
+    /// A build before the first release wrote the queues.
+    #[error(
+        "the queues that {0} lists were written by a build before release 0.1.0, which stored finished messages otherwise; \
+         begin with an empty data directory, or use the build that wrote this one"
+    )]
+    Unreleased(PathBuf),
     /// The contents of a file differ from those written.
     #[error("{path} is damaged: {detail}; restore the data directory from a copy")]
     Damaged {

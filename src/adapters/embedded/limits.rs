@@ -37,6 +37,10 @@ pub const BODIES_AT_ONCE_MAX: usize = 64;
 pub const FORGOTTEN_COUNTERS_MAX: usize = 16;
 /// The messages of dropped queues that one commit removes.
 pub const TIDY_MESSAGES_MAX: usize = 1_000;
+/// How long a page of finished messages that still changes waits before the embedded store writes it again.
+pub const STUB_PAGE_WRITTEN_AFTER: Duration = Duration::from_secs(30);
+/// The pages of finished messages of one shard that one commit writes because they waited that long.
+pub const STUB_PAGES_AT_ONCE_MAX: usize = 4;
 /// The percentage of that size beyond which the largest outbox gives way.
 pub const OUTBOX_KEPT_PERCENT: u64 = 60;
 /// The periods of the history of the embedded store. Beyond it, the oldest leave.

@@ -10,6 +10,7 @@ mod enqueue;
 pub mod explain;
 mod lease_commands;
 mod message_admin;
+pub mod messages_over;
 pub mod restore;
 mod session_calls;
 mod shard_admin;
@@ -21,8 +22,8 @@ use crate::limits::{BULK_MESSAGES_MAX, DEQUEUE_DUE_MIN};
 use crate::queue::clock::StepTime;
 use crate::queue::command::{Command, Completeness, Refusal, Reply};
 use crate::queue::filter::{Filter, ShapeKeys};
-use crate::queue::index::dedupe_index::DedupeIndex;
-use crate::queue::index::id_index::IdIndex;
+use crate::queue::index::dedupe_index::{DedupeIndex, DedupeRecord};
+use crate::queue::index::id_index::{Found, IdIndex};
 use crate::queue::index::sequence_pages::MessagesBySequence;
 use crate::queue::index::shape_index::{ShapeGroup, StateCounts};
 use crate::queue::index::shard_index::ShardIndex;
@@ -32,6 +33,7 @@ use crate::queue::messages::state_machine::{ApplicableRow, MessageState, Trigger
 use crate::queue::session_records::Sessions;
 use crate::queue::setup::settings::{Settings, ShardSettings};
 use crate::queue::shard::counted_rows::{MessageBefore, record_row};
+use crate::queue::shard::messages_over::EndedHeads;
 use crate::queue::shard::restore::ShardChanges;
 use crate::queue::tally::ShardTally;
 use crate::queue::totals::Totals;
@@ -63,6 +65,8 @@ pub struct Shard {
     deleted: Option<u64>,
     /// Since the retention was shortened: the sequence up to which sweeps have applied it; `None` when that is done.
     shortened_through: Option<u64>,
+    /// The heads of messages that are over, until they become stubs.
+    ended: EndedHeads,
     journal: Vec<Transition>,
     /// The linear scan of the current command, if it made one.
     filter_walk: Option<FilterScan>,
@@ -126,6 +130,7 @@ impl Shard {
             last_moved_ahead_at: Timestamp::MIN,
             deleted: None,
             shortened_through: None,
+            ended: EndedHeads::default(),
             journal: Vec::new(),
             filter_walk: None,
             tally,
@@ -164,7 +169,8 @@ impl Shard {
     fn next_event(&self) -> Option<Timestamp> {
         let ends = self.sessions.first_due().map(|(at, _)| at);
         let forgotten = self.sessions.first_to_forget().map(|(at, _)| at);
-        [self.index.next_event(), ends, forgotten].into_iter().flatten().min()
+        let stub_ends = self.messages.first_stub_end().map(|(at, _)| at);
+        [self.index.next_event(), ends, forgotten, stub_ends].into_iter().flatten().min()
     }
 
     /// The message with the earliest timer that is due at `now`, not counting retention.
@@ -249,14 +255,14 @@ impl Shard {
         self.sequence
     }
 
-    /// Looks up a message by key or by id. O(log n).
+    /// Looks up a message by key or by id; none also if it is a stub. O(log n).
     pub fn get(&self, message: &MessageRef) -> Option<&MessageHead> {
         match message {
             MessageRef::Key(key) => self.messages.get(key.sequence).filter(|found| found.key == *key),
-            MessageRef::Id(id, routing) => {
-                let found = self.id_index.find(&self.messages, id);
-                found.filter(|message| routing.is_none() || message.routing == *routing)
-            }
+            MessageRef::Id(id, routing) => match self.id_index.find(&self.messages, id)? {
+                Found::Head(head) => (routing.is_none() || head.routing == *routing).then_some(head),
+                Found::Stub(_) => None,
+            },
         }
     }
 
@@ -265,9 +271,15 @@ impl Shard {
         self.index.ready.iter().map(|(_, sequence)| self.message_at(*sequence))
     }
 
-    /// Iterates over the messages in `state` whose sequence number is above `after`, in sequence order. O(log n) each.
+    /// Iterates over the heads in `state` whose sequence number is above `after`, in sequence order. Stubs are left out.
+    /// O(log n) each.
     pub fn list(&self, state: MessageState, after: u64) -> impl Iterator<Item = &MessageHead> {
-        self.index.by_state[state as usize].after(after).map(|sequence| self.message_at(sequence))
+        self.sequences(state, after).filter_map(|sequence| self.messages.get(sequence))
+    }
+
+    /// Iterates over the sequences above `after` of the messages in `state`, stubs included, in order. O(log n) each.
+    pub fn sequences(&self, state: MessageState, after: u64) -> impl Iterator<Item = u64> {
+        self.index.by_state[state as usize].after(after)
     }
 
     /// Applies due transitions, deletes terminal messages past their retention, forgets ended sessions, and indexes messages
@@ -277,7 +289,7 @@ impl Shard {
         let mut count = self.apply_due_transitions(max, now);
         count += self.shorten_retentions(max - count);
         while count < max
-            && let Some(&(at, sequence)) = self.index.retention_ends.first()
+            && let Some((at, sequence)) = self.first_end()
             && at <= now
         {
             self.remove_message(sequence, Trigger::RetentionOver, now)?;
@@ -302,8 +314,8 @@ impl Shard {
         while let Some(filled) = self.index.fill_position() {
             match self.messages.next_after(filled) {
                 Some(_) if count == max => break,
-                Some(message) => {
-                    self.index.fill(message);
+                Some(next) => {
+                    self.index.fill(self.messages.get(next).expect("its head was read"));
                     count += 1;
                 }
                 None => self.index.finish_filling(),
@@ -393,6 +405,7 @@ impl Shard {
         if let Some(kept) = self.settings.retention.of(to) {
             message.ended_at = Some(now).into();
             message.delete_at = now + kept;
+            self.ended.note(sequence);
         }
         self.index.enter(message);
         self.index.refresh_lanes(message);
@@ -436,13 +449,17 @@ impl Shard {
 
     /// Removes a message. Returns `Refusal::WrongState` with the current state if the table has no such row.
     fn remove_message(&mut self, sequence: u64, trigger: Trigger, now: Timestamp) -> Result<(), Refusal> {
+        if let Some(stub) = self.messages.stub(sequence) {
+            return self.remove_stub(&stub, trigger, now);
+        }
         let found = self.messages.get(sequence).ok_or(Refusal::NotFound)?;
         let row = find_row(&found.transition_inputs(false), trigger).filter(|row| row.to.is_none());
         let row = row.ok_or(Refusal::WrongState(found.state))?;
         let message = self.messages.remove(sequence).expect("the message was found above");
         self.index.leave(&message);
         self.id_index.remove(&message);
-        self.dedupe.detach_message(&message);
+        let outlives = self.dedupe.detach_message(sequence, DedupeRecord::of(&message, self.id_index.key()));
+        self.changes.answers.extend(outlives);
         let before = MessageBefore::of(&message);
         let recorded = record_row(&mut self.tally, self.epoch, (&message, Some(&before)), (row, trigger), now);
         self.journal.push(recorded);

@@ -1026,6 +1026,19 @@ pub struct StoredQueueHeader {
     /// Since the retention was shortened: the sequence up to which it is applied to messages that are over. Absent when that is done.
     #[prost(uint64, optional, tag = "14")]
     pub shortened_through: ::core::option::Option<u64>,
+    /// Responses to tokens after `answers_floor` that are deleted too, since an operator has lowered it.
+    #[prost(message, repeated, tag = "15")]
+    pub answers_untracked: ::prost::alloc::vec::Vec<StoredUntracked>,
+}
+/// StoredUntracked has the first responses that were deleted: those of the messages up to one, to tokens before a time.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoredUntracked {
+    /// The sequence of the last message.
+    #[prost(uint64, tag = "1")]
+    pub through: u64,
+    /// The time, in microseconds since 1970.
+    #[prost(sint64, tag = "2")]
+    pub before: i64,
 }
 /// StoredShardCounts are the counts of a shard since its creation, or since the first build that had them.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1475,7 +1488,8 @@ pub struct StoredQueueBody {
     #[prost(string, optional, tag = "3")]
     pub trace_context: ::core::option::Option<::prost::alloc::string::String>,
 }
-/// StoredQueueAnswer is the first response to a token that contains its time. Id, routing and time are in its key.
+/// StoredQueueAnswer is the first response to a token that contains its time, once its message is gone. The hash of the id and
+/// the time are in its key.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StoredQueueAnswer {
     /// A hash of everything the caller sent.
@@ -1490,6 +1504,56 @@ pub struct StoredQueueAnswer {
     /// The state in the response, with the numbers of a message's state.
     #[prost(uint32, tag = "4")]
     pub state: u32,
+    /// Whether a shard key or an exclusivity value selected the shard.
+    #[prost(bool, tag = "5")]
+    pub is_routed: bool,
+}
+/// StoredStubPage has what rules need of the finished messages among 64 consecutive ones, in the order of their sequences. The
+/// number of the page is in its key.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct StoredStubPage {
+    /// The epoch of the messages' keys.
+    #[prost(uint32, tag = "1")]
+    pub epoch: u32,
+    /// The finished messages: one bit for each sequence of the page, the first one lowest.
+    #[prost(fixed64, tag = "2")]
+    pub finished: u64,
+    /// Those of them that are errored.
+    #[prost(fixed64, tag = "3")]
+    pub errored: u64,
+    /// Those of them that are canceled. The others are completed.
+    #[prost(fixed64, tag = "4")]
+    pub canceled: u64,
+    /// Those of them whose shard was selected by a shard key or an exclusivity value.
+    #[prost(fixed64, tag = "5")]
+    pub routed: u64,
+    /// Those of them that were pending after their enqueue. The others were invisible.
+    #[prost(fixed64, tag = "6")]
+    pub pending: u64,
+    /// The hashes of their ids, 16 bytes each.
+    #[prost(bytes = "vec", tag = "7")]
+    pub ids: ::prost::alloc::vec::Vec<u8>,
+    /// Hashes of everything their callers sent.
+    #[prost(fixed64, repeated, tag = "8")]
+    pub fingerprints: ::prost::alloc::vec::Vec<u64>,
+    /// The times at which they are deleted, in microseconds since 1970.
+    #[prost(sfixed64, repeated, tag = "9")]
+    pub delete_at: ::prost::alloc::vec::Vec<i64>,
+    /// The times of their tokens, in microseconds since 1970; the least number for none.
+    #[prost(sfixed64, repeated, tag = "10")]
+    pub token_times: ::prost::alloc::vec::Vec<i64>,
+    /// The sizes of their payloads in bytes.
+    #[prost(uint32, repeated, tag = "11")]
+    pub payload_bytes: ::prost::alloc::vec::Vec<u32>,
+    /// Their versions.
+    #[prost(uint64, repeated, tag = "12")]
+    pub versions: ::prost::alloc::vec::Vec<u64>,
+    /// The numbers of their last attempts; 0 for none.
+    #[prost(uint32, repeated, tag = "13")]
+    pub attempts: ::prost::alloc::vec::Vec<u32>,
+    /// The numbers of the sets of metadata keys that they are counted under, one byte each.
+    #[prost(bytes = "vec", tag = "14")]
+    pub key_sets: ::prost::alloc::vec::Vec<u8>,
 }
 /// StoredQueueShards is one queue in the store.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]

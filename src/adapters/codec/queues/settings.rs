@@ -7,6 +7,7 @@ use super::{CorruptValue, decode, duration, micros, text_of};
 use tallystone_domain::limits::{METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX};
 use tallystone_domain::queue::Settings;
 use tallystone_domain::queue::filter::ShapeKeys;
+use tallystone_domain::queue::index::dedupe_index::Untracked;
 use tallystone_domain::queue::setup::settings::{
     Exclusivity, HistoryKept, IdReuse, MessageRetryPolicy, PriorityClass, Retention,
 };
@@ -14,7 +15,7 @@ use tallystone_domain::queue::shard::restore::ShardHeader;
 use tallystone_domain::time::Timestamp;
 use tallystone_proto::internal::v1::{
     StoredExclusivity, StoredPriorityClass, StoredQueueHeader, StoredQueueSettings, StoredQueueShards,
-    StoredRetryPolicy, StoredShape, StoredShapeFill,
+    StoredRetryPolicy, StoredShape, StoredShapeFill, StoredUntracked,
 };
 
 /// Version of the formats of a shard.
@@ -30,6 +31,7 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
         sequence,
         serial,
         answers_floor,
+        answers_untracked,
         enqueue_blocked,
         dequeue_blocked,
         moved_at,
@@ -46,6 +48,7 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
         sequence: *sequence,
         serial: *serial,
         answers_floor: answers_floor.map(Timestamp::micros),
+        answers_untracked: answers_untracked.iter().map(untracked_of).collect(),
         enqueue_blocked: enqueue_blocked.as_deref().map(str::to_owned),
         dequeue_blocked: dequeue_blocked.as_deref().map(str::to_owned),
         deleted: *deleted,
@@ -71,6 +74,7 @@ pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptVa
         sequence: stored.sequence,
         serial: stored.serial,
         answers_floor: stored.answers_floor.map(Timestamp::from_micros),
+        answers_untracked: stored.answers_untracked.iter().map(untracked_from).collect(),
         enqueue_blocked: stored.enqueue_blocked.map(Into::into),
         dequeue_blocked: stored.dequeue_blocked.map(Into::into),
         moved_at: stored.moved_at.map_or(Timestamp::MIN, Timestamp::from_micros),
@@ -80,6 +84,15 @@ pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptVa
         counts: stored.counts.map(counts_from).transpose()?.map(Box::new),
         counted_key_sets: stored.counted_key_sets.into_iter().map(|set| texts_from(set.keys)).collect(),
     })
+}
+
+fn untracked_of(dropped: &Untracked) -> StoredUntracked {
+    let Untracked { through, before } = *dropped;
+    StoredUntracked { through, before: before.micros() }
+}
+
+fn untracked_from(stored: &StoredUntracked) -> Untracked {
+    Untracked { through: stored.through, before: Timestamp::from_micros(stored.before) }
 }
 
 fn texts_of(texts: &[Box<str>]) -> Vec<String> {

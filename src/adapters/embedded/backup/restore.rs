@@ -248,7 +248,7 @@ fn kind_of(name: &str) -> Option<KeyspaceKind> {
     Some(match name {
         "meta" | "catalog" | "registers" | "queue.shards" | "queue.catalog" | "history.state" => KeyspaceKind::Small,
         "names" | "rollups" => KeyspaceKind::Rows,
-        "queue.heads" | "queue.outbox" => KeyspaceKind::QueueRanges,
+        "queue.heads" | "queue.over" | "queue.stubs" | "queue.outbox" => KeyspaceKind::QueueRanges,
         "queue.bodies" => KeyspaceKind::QueueRows,
         _ if begins("queue.answers.") => KeyspaceKind::QueueRanges,
         _ if begins("events.") || begins(library::HISTORY_PREFIX) => KeyspaceKind::Events,

@@ -23,7 +23,9 @@ use tallystone_domain::counter::DatasetId;
 use tallystone_ports::{AppendGuard, StoreError, StoreErrorKind};
 
 mod group;
+mod heads;
 mod history;
+mod leftovers;
 mod queues;
 mod slices;
 mod stage;
@@ -175,6 +177,7 @@ impl Committer {
             committed = self.commit(batch, sync);
         }
         if committed {
+            self.shed_heads(shards.iter().copied());
             self.queues.listeners.notify(&self.queues.table, shards.into_iter());
             self.queues.listeners.notify_cancels(&cancels);
             commands.iter().for_each(|command| self.apply_to_memory(command));

@@ -7,6 +7,7 @@ use crate::queues::shard_table::LoadedShard;
 use crate::queues::store_time::Moment;
 use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
+use tallystone_domain::queue::messages::message::MessageRef;
 use tallystone_domain::queue::transition::RowPosition;
 use tallystone_domain::queue::{Command, QueueId, ShardId, ShardSettings, Urgency};
 use tallystone_domain::time::Timestamp;
@@ -18,7 +19,7 @@ pub type ApplyReplySender = oneshot::Sender<Vec<Result<ShardAnswer, StoreError>>
 pub enum QueueStoreCommand {
     /// Applies commands to a shard. Leased messages are answered without their bodies.
     Apply(ApplyCommands),
-    Read(ShardId, Moment, ShardRead, ReplySender<()>),
+    Read(ReadShard),
     /// Creates the shards of a queue.
     Create(Box<NewShards>, ReplySender<()>),
     Drop(QueueId, ReplySender<()>),
@@ -61,6 +62,18 @@ pub struct ApplyCommands {
     pub commands: Vec<ShardCommand>,
     /// Reply channel.
     pub answer: ApplyReplySender,
+}
+
+/// A read of a shard.
+pub struct ReadShard {
+    pub shard: ShardId,
+    /// Time of the read.
+    pub moment: Moment,
+    /// The message whose head the read needs, even if it is over.
+    pub message: Option<MessageRef>,
+    pub read: ShardRead,
+    /// Reply channel.
+    pub answer: ReplySender<()>,
 }
 
 /// A read of a shard, at the time of the shard. It sends its result; the reply says when the result counts.
@@ -163,7 +176,7 @@ impl QueueStoreCommand {
             Self::Apply(apply) => {
                 let _ = apply.answer.send(apply.commands.iter().map(|_| Err(error("apply to queue"))).collect());
             }
-            Self::Read(_, _, _, answer) => drop(answer.send(Err(error("read queue")))),
+            Self::Read(read) => drop(read.answer.send(Err(error("read queue")))),
             Self::Create(_, answer) => drop(answer.send(Err(error("create queue")))),
             Self::Drop(_, answer) => drop(answer.send(Err(error("drop queue")))),
             Self::List(answer) => drop(answer.send(Err(error("list queues")))),

@@ -1,4 +1,4 @@
-//! The keys of the keyspaces of queues.
+//! The keys of queues, big endian; signed numbers have the sign bit flipped. A place begins where neighbours differ.
 //!
 //! ```text
 //! queue.shards    c                                             moment of the last commit, on all clocks
@@ -8,30 +8,32 @@
 //!                 k queue u128 shard u32 length u8 key kind u8 value    counts of a value of a metadata key
 //!                 q queue u128                                  a queue, including dropped ones
 //!                 s queue u128 shard u32                        settings of a shard
-//!                 v queue u128 shard u32 value                  limit u32 of an exclusivity value
-//! queue.heads     place                                         head of a message
+//!                 v queue u128 shard u32 value; i               limit u32 of an exclusivity value; key that hashes ids
+//! queue.heads     place                                         head of a message that is not over
+//! queue.over      page-place place-in-page u8                   head of a message that is over
+//! queue.stubs     p page-place; d page-place                    stubs of a page; a row d says that they have changed since
 //! queue.bodies    place                                         body of a message
-//! queue.answers.T queue u128 shard u32 time i64 id routing      first answer to a token; T is the second the bucket starts at
+//! queue.answers.T queue u128 shard u32 time i64 hash u128       first answer to a token whose message is gone; T: bucket's second
 //! queue.outbox    queue u128 shard u32 epoch u32 last u64 first u64    rows of one commit in a shard, by position
 //! kind            0 an own value, 1 none, 2 other, 3 gone
-//! place           low half of the sequence u32 | queue u128 | shard u32 | high half of the sequence u32
+//! place           low half of the sequence u32 | queue u128 | shard u32 | high half u32; page-place: of the number of a page
 //! ```
-//! Numbers are big endian; signed ones have the sign bit flipped. An id and a routing value follow their length in two bytes.
-//! A place begins with the bytes in which consecutive messages differ: the store library compares the first four bytes fast.
 
 use std::ops::Bound;
 
 use crate::disk::key::{KeyRange, from_sortable, to_sortable};
 use tallystone_domain::Timestamp;
 use tallystone_domain::queue::counter_names::CountedValue;
-use tallystone_domain::queue::index::dedupe_index::TokenKey;
+use tallystone_domain::queue::messages::id_hash::IdHash;
 use tallystone_domain::queue::messages::message::{RoutingValue, SessionId};
-use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::transition::RowPosition;
 use tallystone_domain::queue::{QueueId, ShardId};
 
 /// Key of the moment of the last commit.
 pub const CLOCK: &[u8] = b"c";
+
+/// Key of the key under which ids are hashed.
+pub const ID_KEY: &[u8] = b"i";
 
 /// Key of a queue.
 pub fn of_queue(queue: QueueId) -> Vec<u8> {
@@ -168,27 +170,63 @@ pub fn to_message(key: &[u8]) -> Option<(ShardId, u64)> {
     Some((shard, u64::from(u32::from_be_bytes(high)) << 32 | u64::from(u32::from_be_bytes(*low))))
 }
 
+/// Key of the head of a message that is over.
+pub fn of_over(shard: ShardId, sequence: u64) -> [u8; 29] {
+    let mut key = [0; 29];
+    key[..28].copy_from_slice(&of_message(shard, sequence / PAGE));
+    key[28] = u8::try_from(sequence % PAGE).expect("a page has 64 sequences");
+    key
+}
+
+/// Decodes the key of the head of a message that is over.
+pub fn to_over(key: &[u8]) -> Option<(ShardId, u64)> {
+    let (place, page_place) = key.split_last()?;
+    let (shard, page) = to_message(page_place)?;
+    (u64::from(*place) < PAGE).then_some((shard, page.checked_mul(PAGE)? + u64::from(*place)))
+}
+
+/// The heads of the messages of a page that are over.
+pub fn over_in_page(shard: ShardId, page: u64) -> KeyRange {
+    let place = of_message(shard, page);
+    (Bound::Included([&place[..], &[0]].concat()), Bound::Included([&place[..], &[u8::MAX]].concat()))
+}
+
+/// The tags of the keys of pages.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum PageTag {
+    /// The stubs are not stored as they are now.
+    Dirty = b'd' as isize,
+    /// The stubs.
+    Stubs = b'p' as isize,
+}
+
+/// Key of a page of stubs.
+pub fn of_page(tag: PageTag, shard: ShardId, page: u64) -> Vec<u8> {
+    [&[tag as u8][..], &of_message(shard, page)].concat()
+}
+
+/// Decodes the key of a page of stubs.
+pub fn to_page(key: &[u8]) -> Option<(ShardId, u64)> {
+    to_message(key.get(1..)?)
+}
+
+/// The sequences of a page.
+const PAGE: u64 = 64;
+
 /// Key of the first answer to a token.
-pub fn of_answer(shard: ShardId, (id, routing): &TokenKey, time: Timestamp) -> Vec<u8> {
-    let routing = routing.as_ref().map_or("", RoutingValue::as_str);
+pub fn of_answer(shard: ShardId, id: IdHash, time: Timestamp) -> Vec<u8> {
     let mut key = of_shard(shard);
     key.extend_from_slice(&to_sortable(time));
-    for text in [&*id.text(), routing] {
-        let length = u16::try_from(text.len()).expect("ids and routing values are short");
-        key.extend_from_slice(&length.to_be_bytes());
-        key.extend_from_slice(text.as_bytes());
-    }
+    key.extend_from_slice(&id.0.to_be_bytes());
     key
 }
 
 /// Decodes the key of the first answer to a token.
-pub fn to_answer(key: &[u8]) -> Option<(ShardId, TokenKey, Timestamp)> {
+pub fn to_answer(key: &[u8]) -> Option<(ShardId, IdHash, Timestamp)> {
     let (shard, rest) = split_shard(key)?;
     let (time, rest) = rest.split_first_chunk::<8>()?;
-    let (id, rest) = split_text(rest)?;
-    let (routing, rest) = split_text(rest)?;
-    let routing = if routing.is_empty() { None } else { Some(RoutingValue::new(routing).ok()?) };
-    rest.is_empty().then_some((shard, (MessageId::new(id).ok()?, routing), from_sortable(*time)))
+    let id = u128::from_be_bytes(rest.try_into().ok()?);
+    Some((shard, IdHash(id), from_sortable(*time)))
 }
 
 /// Key of the rows of a commit in a shard, from the first position to the last.
@@ -235,12 +273,6 @@ fn split_shard(bytes: &[u8]) -> Option<(ShardId, &[u8])> {
     Some((ShardId { queue: QueueId(u128::from_be_bytes(*queue)), number: u32::from_be_bytes(*number) }, rest))
 }
 
-fn split_text(bytes: &[u8]) -> Option<(&str, &[u8])> {
-    let (length, rest) = bytes.split_first_chunk::<2>()?;
-    let (text, rest) = rest.split_at_checked(usize::from(u16::from_be_bytes(*length)))?;
-    Some((std::str::from_utf8(text).ok()?, rest))
-}
-
 #[cfg(test)]
 mod tests {
     use std::ops::RangeBounds as _;
@@ -278,10 +310,11 @@ mod tests {
                 prop_assert!(of_tag(b'v', shard.queue).contains(&key) || shard.number == u32::MAX);
                 prop_assert_eq!(to_value_limit(&key), Some((shard, value)));
             }
-            let id = MessageId::new(&id).expect("a valid id");
-            let token = (id, routing.map(|routing| RoutingValue::new(&routing).expect("a valid value")));
-            let time = Timestamp::from_micros(micros);
-            prop_assert_eq!(to_answer(&of_answer(shard, &token, time)), Some((shard, token, time)));
+            prop_assert_eq!(to_over(&of_over(shard, sequence)), Some((shard, sequence)));
+            prop_assert!(over_in_page(shard, sequence / PAGE).contains(&of_over(shard, sequence).to_vec()));
+            prop_assert_eq!(to_page(&of_page(PageTag::Dirty, shard, sequence)), Some((shard, sequence)));
+            let (id, time) = (IdHash(queue), Timestamp::from_micros(micros));
+            prop_assert_eq!(to_answer(&of_answer(shard, id, time)), Some((shard, id, time)));
         }
 
         #[test]
@@ -289,8 +322,11 @@ mod tests {
             if let Some((shard, sequence)) = to_message(&bytes) {
                 prop_assert_eq!(&of_message(shard, sequence)[..], &bytes[..]);
             }
-            if let Some((shard, token, time)) = to_answer(&bytes) {
-                prop_assert_eq!(&of_answer(shard, &token, time)[..], &bytes[..]);
+            if let Some((shard, sequence)) = to_over(&bytes) {
+                prop_assert_eq!(&of_over(shard, sequence)[..], &bytes[..]);
+            }
+            if let Some((shard, id, time)) = to_answer(&bytes) {
+                prop_assert_eq!(&of_answer(shard, id, time)[..], &bytes[..]);
             }
             if let Some((shard, last, first)) = to_outbox(&bytes) {
                 prop_assert_eq!(&of_outbox(shard, last, first)[..], &bytes[..]);

@@ -15,6 +15,8 @@ use tallystone_domain::limits::DEDUPE_BUCKET;
 
 const SHARDS: &str = "queue.shards";
 const HEADS: &str = "queue.heads";
+const OVER: &str = "queue.over";
+const STUBS: &str = "queue.stubs";
 const BODIES: &str = "queue.bodies";
 const OUTBOX: &str = "queue.outbox";
 const CATALOG: &str = "queue.catalog";
@@ -25,8 +27,12 @@ const ANSWERS: &str = "queue.answers.";
 pub struct QueueKeyspaces {
     /// Queues, headers, settings, the clock.
     pub shards: Keyspace,
-    /// Heads of messages.
+    /// Heads of messages that are not over.
     pub heads: Keyspace,
+    /// Heads of messages that are over.
+    pub over: Keyspace,
+    /// Pages of stubs of messages that are over.
+    pub stubs: Keyspace,
     /// Bodies of messages.
     pub bodies: Keyspace,
     /// Transitions of commits.
@@ -41,6 +47,8 @@ impl QueueKeyspaces {
         Ok(Self {
             shards: library.make(SHARDS, KeyspaceKind::Small)?,
             heads: library.make(HEADS, KeyspaceKind::QueueRanges)?,
+            over: library.make(OVER, KeyspaceKind::QueueRanges)?,
+            stubs: library.make(STUBS, KeyspaceKind::QueueRanges)?,
             bodies: library.make(BODIES, KeyspaceKind::QueueRows)?,
             outbox: library.make(OUTBOX, KeyspaceKind::QueueRanges)?,
             catalog: library.make(CATALOG, KeyspaceKind::Small)?,
@@ -55,12 +63,17 @@ impl QueueKeyspaces {
         let get = |name: &str| -> Result<Option<Keyspace>, OpenError> {
             library.get(name).map_err(OpenError::library(library::folder(dir)))
         };
-        match (get(SHARDS)?, get(HEADS)?, get(BODIES)?, get(OUTBOX)?, get(CATALOG)?) {
-            (Some(shards), Some(heads), Some(bodies), Some(outbox), Some(catalog)) => {
-                Ok(Some(Self { shards, heads, bodies, outbox, catalog }))
+        let Some(catalog) = get(CATALOG)? else {
+            return Ok(None); // the creation was interrupted, before any row was written
+        };
+        let (over, stubs) = (get(OVER)?, get(STUBS)?);
+        if over.is_none() && stubs.is_none() {
+            return Err(OpenError::Unreleased(Manifest::path(dir)));
+        }
+        match (get(SHARDS)?, get(HEADS)?, over, stubs, get(BODIES)?, get(OUTBOX)?) {
+            (Some(shards), Some(heads), Some(over), Some(stubs), Some(bodies), Some(outbox)) => {
+                Ok(Some(Self { shards, heads, over, stubs, bodies, outbox, catalog }))
             }
-            // The creation was interrupted, before any row was written.
-            (_, _, _, _, None) => Ok(None),
             _ => Err(OpenError::damaged(Manifest::path(dir), "does not list all keyspaces of queues")), // only some exist
         }
     }

@@ -8,6 +8,7 @@ pub mod recover;
 pub mod shard_table;
 pub mod staged_changes;
 pub mod store_time;
+pub mod stub_pages;
 #[cfg(test)]
 pub mod tests;
 

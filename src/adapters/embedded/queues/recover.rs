@@ -4,12 +4,12 @@
 //! Inconsistent rows make startup fail: a shard without its header, a head of a queue that never existed, parts that no
 //! shard has stored.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use hashbrown::{HashMap, HashSet};
 
-use super::key;
+use super::key::{self, PageTag};
 use super::keyspaces::{DedupeKeyspaces, QueueKeyspaces};
 use super::outboxes::OutboxEntry;
 use super::shard_table::{LoadedShard, ShardTable};
@@ -22,8 +22,9 @@ use tallystone_adapters::codec::CorruptValue;
 use tallystone_adapters::codec::queues::counts::{decode_signature_counts, decode_value_counts};
 use tallystone_adapters::codec::queues::session::decode_session;
 use tallystone_adapters::codec::queues::settings::{QueueRow, decode_header, decode_queue, decode_settings};
+use tallystone_adapters::codec::queues::stubs::decode_stub_page;
 use tallystone_adapters::codec::queues::{decode_answer, decode_message};
-use tallystone_domain::queue::index::dedupe_index::DedupeRecord;
+use tallystone_domain::queue::messages::id_hash::IdKey;
 use tallystone_domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
 use tallystone_domain::queue::{QueueId, Settings, ShardId};
 use tallystone_ports::ScanOrder;
@@ -63,6 +64,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
     let answers = DedupeKeyspaces::find(library).map_err(OpenError::library(library::folder(dir)))?;
     let read = || -> Result<RecoveredQueues, QueueRecoveryError> {
         let mut table = ShardTable::new(queues(&spaces)?, answers);
+        table.id_key = id_key(&spaces)?;
         let (mut shards, deleted) = start_shards(&spaces, &table)?;
         value_limits(&spaces, &table, &mut shards)?;
         sessions(&spaces, &table, &mut shards)?;
@@ -70,10 +72,12 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
         heads(&spaces, &mut table, &mut shards, &deleted)?;
         kept_answers(&table, &mut shards)?;
         for (shard, parts) in shards {
-            let core = parts.finish().map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+            let mut core = parts.finish().map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+            core.shed_heads();
             table.counted_values += core.tally().own_values();
             table.shards.insert(shard, LoadedShard::new(core));
         }
+        table.note_dirty_pages();
         outbox(&spaces, &mut table)?;
         let moment = spaces.shards.get(key::CLOCK).map_err(ReadError::from)?;
         let moment = moment.map(|bytes| Moment::from_bytes(&bytes)).transpose()?;
@@ -99,6 +103,17 @@ fn queues(spaces: &QueueKeyspaces) -> Result<QueueRows, QueueRecoveryError> {
         queues.insert(queue, decode_queue(&value)?);
     }
     Ok(queues)
+}
+
+/// The key under which ids are hashed.
+fn id_key(spaces: &QueueKeyspaces) -> Result<Option<IdKey>, QueueRecoveryError> {
+    match spaces.shards.get(key::ID_KEY).map_err(ReadError::from)? {
+        Some(row) => {
+            let of_length = row.as_ref().try_into().map(IdKey);
+            Ok(Some(of_length.map_err(|_| CorruptValue::new("key for the hashes of ids", "of another length"))?))
+        }
+        None => Ok(None),
+    }
 }
 
 /// Starts all shards from their headers and settings. Also returns the deleted shards, whose heads are leftovers.
@@ -129,7 +144,9 @@ fn start_shards(
                 deleted.insert(shard);
             }
             let parts = ShardRestorer::new(header, settings, version);
-            shards.insert(shard, parts.map_err(|why| QueueRecoveryError::Parts { shard, why })?);
+            let parts = parts.map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+            let id_key = table.id_key.ok_or_else(missing("key for the hashes of ids"))?;
+            shards.insert(shard, parts.with_stubs(id_key));
         }
     }
     match headers.keys().chain(settings.keys()).next() {
@@ -173,6 +190,7 @@ fn sessions(
     Ok(())
 }
 
+/// Adds the messages that are not over. Those of deleted and dropped queues are leftovers.
 fn heads(
     spaces: &QueueKeyspaces,
     table: &mut ShardTable,
@@ -186,17 +204,78 @@ fn heads(
             continue;
         }
         let (shard, sequence) = key::to_message(&key).ok_or_else(|| malformed_key("message", &key))?;
-        match shards.get_mut(&shard) {
-            Some(_) if deleted.contains(&shard) => left.entry(shard).or_default().push(sequence),
-            Some(parts) => {
-                let message = decode_message(shard.number, sequence, &value)?;
-                parts.message(message).map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+        add_head(table, shards, deleted, &mut left, (shard, sequence), &value)?;
+    }
+    stubs(spaces, table, shards, deleted, &mut left)?;
+    table.leftovers.extend(left);
+    Ok(())
+}
+
+/// Adds a head to its shard. One of a deleted queue is the record of the answer to its token.
+fn add_head(
+    table: &ShardTable,
+    shards: &mut ShardRestorers,
+    deleted: &HashSet<ShardId>,
+    left: &mut HashMap<ShardId, Vec<u64>>,
+    (shard, sequence): (ShardId, u64),
+    row: &[u8],
+) -> Result<(), QueueRecoveryError> {
+    match shards.get_mut(&shard) {
+        Some(parts) => {
+            let message = decode_message(shard.number, sequence, row)?;
+            if deleted.contains(&shard) {
+                left.entry(shard).or_default().push(sequence);
+                parts.answer_of(&message);
+                return Ok(());
             }
-            None if is_dropped(table, shard) => left.entry(shard).or_default().push(sequence),
-            None => return Err(QueueRecoveryError::Unknown(shard.queue)),
+            parts.message(message).map_err(|why| QueueRecoveryError::Parts { shard, why })
+        }
+        None if is_dropped(table, shard) => {
+            left.entry(shard).or_default().push(sequence);
+            Ok(())
+        }
+        None => Err(QueueRecoveryError::Unknown(shard.queue)),
+    }
+}
+
+/// Adds the messages that are over: from the pages of stubs where they are valid, else from their heads. A queue with shapes is
+/// read from heads, because shapes count messages by their metadata.
+fn stubs(
+    spaces: &QueueKeyspaces,
+    table: &mut ShardTable,
+    shards: &mut ShardRestorers,
+    deleted: &HashSet<ShardId>,
+    left: &mut HashMap<ShardId, Vec<u64>>,
+) -> Result<(), QueueRecoveryError> {
+    let mut by_heads: BTreeSet<(ShardId, u64)> = BTreeSet::new();
+    for row in rows(&spaces.stubs, key::all(PageTag::Dirty as u8), ScanOrder::OldestFirst) {
+        let (key, _) = row?;
+        let (shard, page) = key::to_page(&key).ok_or_else(|| malformed_key("page", &key))?;
+        table.dirty_pages.push((shard, page));
+        by_heads.insert((shard, page));
+    }
+    for row in rows(&spaces.stubs, key::all(PageTag::Stubs as u8), ScanOrder::OldestFirst) {
+        let (key, value) = row?;
+        let (shard, page) = key::to_page(&key).ok_or_else(|| malformed_key("page", &key))?;
+        if by_heads.contains(&(shard, page)) {
+            continue;
+        }
+        match shards.get_mut(&shard) {
+            Some(parts) if !deleted.contains(&shard) && !parts.has_shapes() => {
+                for stub in decode_stub_page(shard.number, page, &value)? {
+                    parts.stub(&stub).map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+                }
+            }
+            Some(_) | None => drop(by_heads.insert((shard, page))),
         }
     }
-    table.leftovers.extend(left);
+    for (shard, page) in by_heads {
+        for row in rows(&spaces.over, key::over_in_page(shard, page), ScanOrder::OldestFirst) {
+            let (key, value) = row?;
+            let place = key::to_over(&key).ok_or_else(|| malformed_key("message that is over", &key))?;
+            add_head(table, shards, deleted, left, place, &value)?;
+        }
+    }
     Ok(())
 }
 
@@ -204,9 +283,9 @@ fn kept_answers(table: &ShardTable, shards: &mut ShardRestorers) -> Result<(), Q
     for keyspace in table.answers.all() {
         for row in rows(keyspace, key::everything(), ScanOrder::OldestFirst) {
             let (key, value) = row?;
-            let (shard, token, time) = key::to_answer(&key).ok_or_else(|| malformed_key("kept answer", &key))?;
+            let (shard, id, time) = key::to_answer(&key).ok_or_else(|| malformed_key("kept answer", &key))?;
             match shards.get_mut(&shard) {
-                Some(parts) => parts.answer(DedupeRecord { token, time, answer: decode_answer(shard.number, &value)? }),
+                Some(parts) => parts.answer(decode_answer(shard.number, (id, time), &value)?),
                 // Answers of dropped queues are dropped with their bucket.
                 None if is_dropped(table, shard) => {}
                 None => return Err(QueueRecoveryError::Unknown(shard.queue)),

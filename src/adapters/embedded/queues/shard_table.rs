@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use super::keyspaces::DedupeKeyspaces;
 use super::outboxes::Outboxes;
+use super::stub_pages::DirtyPages;
 use tallystone_adapters::codec::queues::settings::QueueRow;
 use tallystone_domain::queue::command::NewMessage;
+use tallystone_domain::queue::messages::id_hash::IdKey;
 use tallystone_domain::queue::messages::message::{MessageKey, MessageRef};
 use tallystone_domain::queue::shard::restore::ShardHeader;
 use tallystone_domain::queue::{MessageHead, MessageState, QueueId, Shard, ShardId};
@@ -26,6 +28,8 @@ pub struct LoadedShard {
     pub settings_version: u64,
     /// The view that listeners receive.
     pub view: ShardStatus,
+    /// The pages of stubs that are not stored as they are now.
+    pub dirty_pages: DirtyPages,
 }
 
 /// The shards of all queues.
@@ -43,6 +47,10 @@ pub struct ShardTable {
     pub counted_values: usize,
     /// The outboxes of all shards, those of dropped queues included.
     pub outboxes: Outboxes,
+    /// The key under which ids are hashed; none before the first queue.
+    pub id_key: Option<IdKey>,
+    /// The dirty pages that a start has found and not given to their shards yet.
+    pub dirty_pages: Vec<(ShardId, u64)>,
 }
 
 impl LoadedShard {
@@ -50,7 +58,7 @@ impl LoadedShard {
     pub fn new(core: Shard) -> Self {
         let (header, settings_version) = (core.header(), core.settings_version());
         let view = view_of(&core, 0, header.clock);
-        Self { shard: core, header, settings_version, view }
+        Self { shard: core, header, settings_version, view, dirty_pages: DirtyPages::default() }
     }
 
     /// Updates the view from the core after commands.
@@ -64,8 +72,7 @@ impl LoadedShard {
 
     /// Sequences of all messages. O(n).
     pub fn sequences(&self) -> Vec<u64> {
-        let messages = MessageState::ALL.into_iter().flat_map(|state| self.shard.list(state, 0));
-        messages.map(|message| message.key.sequence).collect()
+        MessageState::ALL.into_iter().flat_map(|state| self.shard.sequences(state, 0)).collect()
     }
 
     pub fn find(&self, key: MessageKey) -> Option<&MessageHead> {
@@ -92,6 +99,15 @@ impl ShardTable {
     /// Creates a table without shards.
     pub fn new(queues: BTreeMap<QueueId, Option<QueueRow>>, answers: DedupeKeyspaces) -> Self {
         Self { queues, answers, ..Self::default() }
+    }
+
+    /// Gives the dirty pages that a start has found to their shards. Those of dropped queues go with their messages.
+    pub fn note_dirty_pages(&mut self) {
+        for (shard, page) in std::mem::take(&mut self.dirty_pages) {
+            if let Some(kept) = self.shards.get_mut(&shard) {
+                kept.dirty_pages.add(page, kept.header.clock);
+            }
+        }
     }
 
     /// Queues that were not dropped.

@@ -1,7 +1,7 @@
 //! Changes that a commit group makes to shards. They are collected so that each part is written once, however often it
 //! changed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use fjall::Keyspace;
@@ -11,6 +11,7 @@ use super::keyspaces::QueueKeyspaces;
 use super::outboxes::OutboxEntry;
 use super::shard_table::{LoadedShard, ShardTable};
 use super::store_time::Moment;
+use super::stub_pages::PageChange;
 use crate::disk::key::TIDIED;
 use crate::disk::writer::CommitBatch;
 use tallystone_adapters::codec::queues::counts::{encode_signature_counts, encode_value_counts};
@@ -26,7 +27,8 @@ use tallystone_domain::queue::shard::restore::ShardChanges;
 use tallystone_domain::queue::tally::ChangedCounts;
 use tallystone_domain::queue::tally::errors::SignatureCounts;
 use tallystone_domain::queue::transition::RowPosition;
-use tallystone_domain::queue::{ApplyResult, HistoryRow, Refusal, ShardId};
+use tallystone_domain::queue::{ApplyResult, HistoryRow, MessageState, Refusal, Shard, ShardId};
+use tallystone_domain::time::Timestamp;
 use tallystone_ports::QueueListener;
 
 /// The changes of one group, by shard.
@@ -63,25 +65,41 @@ struct StagedShardChanges {
     bodies: BTreeMap<u64, Vec<u8>>,
     /// Bodies of messages whose payload was replaced.
     changed_bodies: BTreeMap<u64, Vec<u8>>,
+    /// Answers that outlive their messages.
     answers: Vec<(Keyspace, DedupeRecord)>,
+    /// Messages that are over now and were not before.
+    ended: BTreeSet<u64>,
+    /// Messages that were over before.
+    were_over: BTreeSet<u64>,
+    /// Messages that changed without a row, such as by a shorter retention.
+    shortened: BTreeSet<u64>,
     value_limits: BTreeMap<RoutingValue, Option<u32>>,
     sessions: BTreeMap<SessionId, Option<SessionRecord>>,
 }
 
 impl StagedShards {
-    /// Records the result of a command and takes over its changes. `answers` is the keyspace for the answer to an enqueue.
+    /// Records the result of a command and takes over its changes. `answers` has the answers that outlive their messages, with
+    /// their keyspaces.
     pub fn note(
         &mut self,
         shard: ShardId,
         moment: Moment,
         (applied, rows): (&mut ApplyResult, Vec<HistoryRow>),
         body: Option<StagedBody>,
-        answers: Option<Keyspace>,
+        answers: Vec<(Keyspace, DedupeRecord)>,
     ) {
         let cancels = applied.transitions.iter().filter(|row| row.requests_cancel());
         self.cancels.extend(cancels.map(|row| (shard, row.key)));
         let touched = self.shards.entry(shard).or_default();
         touched.sequences.extend(applied.changed_sequences());
+        for row in &applied.transitions {
+            let (was_over, is_over) =
+                (row.from.is_some_and(MessageState::is_terminal), row.to.is_some_and(MessageState::is_terminal));
+            let sets = [(&mut touched.were_over, was_over), (&mut touched.ended, is_over && !was_over)];
+            for (set, _) in sets.into_iter().filter(|(_, is_so)| *is_so) {
+                set.insert(row.key.sequence);
+            }
+        }
         touched.rows.extend(rows);
         match body {
             Some(StagedBody::New(sequence, body)) => {
@@ -94,11 +112,10 @@ impl StagedShards {
             }
             None => {}
         }
-        let ShardChanges { answers: kept, value_limits, sessions, tally, settings: _, heads: _ } =
+        let ShardChanges { answers: _, value_limits, sessions, tally, settings: _, heads } =
             std::mem::take(&mut applied.changes);
-        if let Some(keyspace) = answers {
-            touched.answers.extend(kept.into_iter().map(|kept| (keyspace.clone(), kept)));
-        }
+        touched.answers.extend(answers);
+        touched.shortened.extend(heads);
         touched.value_limits.extend(value_limits);
         touched.sessions.extend(sessions);
         touched.values.extend(tally.values.into_iter().map(|(key, value, counts)| ((key, value), counts)));
@@ -152,8 +169,9 @@ impl StagedShards {
             // Removals disappear from disk in time, which must not make the newest row of the keyspace older.
             batch.put(&spaces.outbox, TIDIED, &b""[..]);
         }
+        let now = moment.map(|moment| moment.step.now);
         for (shard, touched) in shards {
-            any |= touched.write(shard, table, spaces, batch);
+            any |= touched.write(shard, now, table, spaces, batch);
         }
         if let (true, Some(moment)) = (any, moment) {
             batch.put(&spaces.shards, key::CLOCK, moment.to_bytes());
@@ -166,6 +184,7 @@ impl StagedShardChanges {
     fn write(
         mut self,
         shard: ShardId,
+        now: Option<Timestamp>,
         table: &mut ShardTable,
         spaces: &QueueKeyspaces,
         batch: &mut CommitBatch,
@@ -195,8 +214,13 @@ impl StagedShardChanges {
         self.sequences.sort_unstable();
         self.sequences.dedup();
         self.write_messages(shard, kept, spaces, batch);
+        let pages = self.changed_pages(&kept.shard);
+        let LoadedShard { shard: core, dirty_pages, header, .. } = kept;
+        if dirty_pages.write((shard, core), &pages, now.unwrap_or(header.clock), spaces, batch) {
+            batch.put(&spaces.stubs, TIDIED, &b""[..]);
+        }
         for (keyspace, kept) in self.answers {
-            batch.put(&keyspace, key::of_answer(shard, &kept.token, kept.time), encode_answer(&kept.answer));
+            batch.put(&keyspace, key::of_answer(shard, kept.id, kept.time), encode_answer(&kept));
         }
         write_outbox(shard, &self.rows, table, spaces, batch);
         true
@@ -218,31 +242,53 @@ impl StagedShardChanges {
     }
 
     fn write_messages(&self, shard: ShardId, kept: &LoadedShard, spaces: &QueueKeyspaces, batch: &mut CommitBatch) {
-        let mut removed = false;
+        let mut removed_from: [(&Keyspace, bool); 3] =
+            [(&spaces.heads, false), (&spaces.over, false), (&spaces.bodies, false)];
+        let [heads, over, bodies] = &mut removed_from;
         for sequence in &self.sequences {
-            let place = key::of_message(shard, *sequence);
-            match kept.shard.message(*sequence) {
-                Some(head) => {
-                    batch.put(&spaces.heads, place, encode_message(head));
-                    if let Some(body) = self.changed_bodies.get(sequence).or_else(|| self.bodies.get(sequence)) {
-                        batch.put(&spaces.bodies, place, body.as_slice());
-                    }
+            let (place, place_over) = (key::of_message(shard, *sequence), key::of_over(shard, *sequence));
+            let (has_ended, was_over) = (self.ended.contains(sequence), self.were_over.contains(sequence));
+            let found = kept.shard.message(*sequence);
+            let is_over = found.is_some_and(|head| head.state.is_terminal());
+            if let Some(head) = found {
+                let row = encode_message(head);
+                match is_over {
+                    true => batch.put(&spaces.over, place_over, row),
+                    false => batch.put(&spaces.heads, place, row),
                 }
-                // The message was created and removed in this group.
-                None if self.bodies.contains_key(sequence) => {}
-                None => {
-                    batch.remove(&spaces.heads, place);
-                    batch.remove(&spaces.bodies, place);
-                    removed = true;
+                if let Some(body) = self.changed_bodies.get(sequence).or_else(|| self.bodies.get(sequence)) {
+                    batch.put(&spaces.bodies, place, body.as_slice());
                 }
             }
+            // A message that was created in this group has no row yet.
+            let was_stored = !self.bodies.contains_key(sequence);
+            if was_stored && has_ended && (is_over || found.is_none()) {
+                batch.remove(&spaces.heads, place);
+                heads.1 = true;
+            }
+            if was_over && !is_over {
+                batch.remove(&spaces.over, place_over);
+                over.1 = true;
+            }
+            if was_stored && found.is_none() {
+                batch.remove(&spaces.bodies, place);
+                bodies.1 = true;
+            }
         }
-        if removed {
+        for (keyspace, _) in removed_from.into_iter().filter(|(_, removed)| *removed) {
             // Compaction eventually discards removals. This row keeps the newest row of the keyspace from getting older
             // then.
-            batch.put(&spaces.heads, TIDIED, &b""[..]);
-            batch.put(&spaces.bodies, TIDIED, &b""[..]);
+            batch.put(keyspace, TIDIED, &b""[..]);
         }
+    }
+
+    /// The pages whose messages that are over have changed.
+    fn changed_pages(&self, shard: &Shard) -> BTreeMap<u64, PageChange> {
+        let is_over = |sequence: &&u64| shard.message(**sequence).is_some_and(|head| head.state.is_terminal());
+        let shortened = self.shortened.iter().filter(is_over);
+        let left = self.were_over.iter().chain(shortened).map(|sequence| (sequence, PageChange::Left));
+        let ended = self.ended.iter().map(|sequence| (sequence, PageChange::Ended));
+        left.chain(ended).map(|(sequence, change)| (Shard::page_of(*sequence), change)).collect()
     }
 }
 

@@ -119,14 +119,21 @@ async fn leases(stores: &QueueStores, max: usize) -> Vec<LeaseGrant> {
     }
 }
 
+fn count(keyspace: &Keyspace) -> usize {
+    let rows = rows(keyspace, key::everything(), ScanOrder::OldestFirst);
+    rows.filter(|row| row.as_ref().is_ok_and(|(key, _)| **key != *TIDIED)).count()
+}
+
 /// Number of rows of heads, bodies and outbox.
 fn rows_left(store: &Embedded) -> [usize; 3] {
     let spaces = store.core.queues.spaces.read().clone().expect("there was a queue");
-    let count = |keyspace: &Keyspace| {
-        let rows = rows(keyspace, key::everything(), ScanOrder::OldestFirst);
-        rows.filter(|row| row.as_ref().is_ok_and(|(key, _)| **key != *TIDIED)).count()
-    };
-    [count(&spaces.heads), count(&spaces.bodies), count(&spaces.outbox)]
+    [count(&spaces.heads) + count(&spaces.over), count(&spaces.bodies), count(&spaces.outbox)]
+}
+
+/// Number of rows of heads of what is not over, of heads of what is, and of pages.
+fn heads_and_pages(store: &Embedded) -> [usize; 3] {
+    let spaces = store.core.queues.spaces.read().clone().expect("there was a queue");
+    [count(&spaces.heads), count(&spaces.over), count(&spaces.stubs)]
 }
 
 #[tokio::test]
@@ -140,9 +147,11 @@ async fn what_came_to_its_end_leaves_no_head_and_no_body() {
         one(&stores, SHARD, complete(&lease)).await.expect("completed");
     }
     assert_eq!(rows_left(&store)[..2], [20, 20]);
+    assert_eq!(heads_and_pages(&store), [5, 15, 1], "a page that is dirty");
     clock.advance(Duration::from_secs(3_600));
     one(&stores, SHARD, ShardCommand::of(Command::Sweep { max: 256 })).await.expect("swept");
     assert_eq!(rows_left(&store)[..2], [5, 5]);
+    assert_eq!(heads_and_pages(&store), [5, 0, 0]);
     store.close();
     let (store, stores) = open_queues(small(dir.path()), &clock);
     assert_eq!(rows_left(&store)[..2], [5, 5]);
@@ -159,6 +168,12 @@ async fn a_dropped_queue_leaves_no_row_also_if_its_removal_was_cut_off() {
         fill(&stores, ShardId { queue: QUEUE, number }, 100).await;
     }
     assert_eq!(rows_left(&store), [200, 200, 2]);
+    for lease in leases(&stores, 70).await {
+        one(&stores, SHARD, complete(&lease)).await.expect("completed");
+    }
+    assert_eq!(heads_and_pages(&store), [130, 70, 2], "one page is whole, one is dirty");
+    let all = RowPosition { epoch: u32::MAX, position: 0 };
+    stores.outbox.forget_outbox(SHARD, all).await.expect("forgotten");
     stores.shards.drop_queue(QUEUE).await.expect("dropped");
     // The store closes at once, so startup must find the rows that were not removed yet.
     store.close();
@@ -167,7 +182,8 @@ async fn a_dropped_queue_leaves_no_row_also_if_its_removal_was_cut_off() {
     for _ in 0..4 {
         assert_eq!(stores.shards.queues().await.expect("a list"), []);
     }
-    assert_eq!(rows_left(&store), [0, 0, 2], "the rows of the history stay until it has them");
+    assert_eq!(rows_left(&store), [0, 0, 1], "the rows of the history stay until it has them");
+    assert_eq!(heads_and_pages(&store), [0, 0, 0]);
     for number in 0..2 {
         let all = RowPosition { epoch: u32::MAX, position: 0 };
         stores.outbox.forget_outbox(ShardId { queue: QUEUE, number }, all).await.expect("forgotten");

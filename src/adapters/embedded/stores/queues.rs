@@ -16,14 +16,14 @@ use tokio::sync::oneshot;
 
 use crate::error::ReadError;
 use crate::inbox::command::StoreCommand;
-use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand};
+use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, ReadShard};
 use crate::limits::BODIES_AT_ONCE_MAX;
 use crate::queues::keyspaces::QueueKeyspaces;
 use crate::queues::shard_table::LoadedShard;
 use crate::queues::store_time::StoreTime;
 use crate::queues::{catalog, key};
 use crate::store_core::StoreCore;
-use tallystone_adapters::codec::queues::decode_body;
+use tallystone_adapters::codec::queues::{decode_body, decode_message};
 use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
 use tallystone_domain::queue::messages::message::{MessageRef, SessionId};
@@ -77,25 +77,56 @@ impl EmbeddedQueues {
         shard: ShardId,
         read: impl FnOnce(&LoadedShard, Timestamp) -> R + Send + 'static,
     ) -> Result<R, StoreError> {
+        self.read_shard_with(shard, None, read).await
+    }
+
+    /// The same with the head of a message, even if it is over.
+    async fn read_shard_with<R: Send + 'static>(
+        &self,
+        shard: ShardId,
+        message: Option<MessageRef>,
+        read: impl FnOnce(&LoadedShard, Timestamp) -> R + Send + 'static,
+    ) -> Result<R, StoreError> {
         let moment = self.time.now();
         let (found, mut finds) = oneshot::channel();
-        let read = move |kept: &LoadedShard, at| drop(found.send(read(kept, at)));
-        self.request(READ, |answer| QueueStoreCommand::Read(shard, moment, Box::new(read), answer)).await?;
+        let read = Box::new(move |kept: &LoadedShard, at| drop(found.send(read(kept, at))));
+        let asked = |answer| QueueStoreCommand::Read(ReadShard { shard, moment, message, read, answer });
+        self.request(READ, asked).await?;
         Ok(finds.try_recv().expect("a read is done before its reply"))
     }
 
     async fn messages(
         &self,
         shard: ShardId,
-        read: impl FnOnce(&Shard) -> Vec<MessageHead> + Send + 'static,
+        read: impl FnOnce(&Shard) -> Vec<ShownMessage> + Send + 'static,
     ) -> Result<MessagesAt, StoreError> {
-        let (heads, at) = self.read_shard(shard, |kept, at| (read(&kept.shard), at)).await?;
+        let (shown, at) = self.read_shard(shard, |kept, at| (read(&kept.shard), at)).await?;
+        let heads = self.heads(shard, shown).await?;
+        Ok(MessagesAt { messages: self.with_bodies(shard, heads).await?, at })
+    }
+
+    /// Adds the bodies. Messages that were removed since their heads were read are left out.
+    async fn with_bodies(&self, shard: ShardId, heads: Vec<MessageHead>) -> Result<Vec<StoredMessage>, StoreError> {
         let sequences = heads.iter().map(|head| head.key.sequence).collect();
         let bodies = self.bodies(READ, shard, sequences).await?;
         let pairs = heads.into_iter().zip(bodies);
-        // Messages that were removed since the first read are left out.
-        let messages = pairs.filter_map(|(head, body)| Some(StoredMessage { head, body: body? })).collect();
-        Ok(MessagesAt { messages, at })
+        Ok(pairs.filter_map(|(head, body)| Some(StoredMessage { head, body: body? })).collect())
+    }
+
+    /// Reads the heads of the messages that are over. One that was removed, or lives again, since the first read is left out.
+    async fn heads(&self, shard: ShardId, shown: Vec<ShownMessage>) -> Result<Vec<MessageHead>, StoreError> {
+        let over: Vec<u64> = shown.iter().filter_map(ShownMessage::over).collect();
+        let read = if over.len() <= BODIES_AT_ONCE_MAX {
+            self.core.read(READ, |_| read_over(&self.core, shard, &over))?
+        } else {
+            self.core.read_long(READ, move |core, _| read_over(core, shard, &over)).await?
+        };
+        let mut read = read.into_iter();
+        let head = |shown| match shown {
+            ShownMessage::Head(head) => Some(*head),
+            ShownMessage::Over(_, state) => read.next().flatten().filter(|head| head.state == state),
+        };
+        Ok(shown.into_iter().filter_map(head).collect())
     }
 
     /// Reads the bodies of messages; `None` for a message that was removed since.
@@ -115,8 +146,7 @@ impl EmbeddedQueues {
         let missing: Vec<u64> = pairs.filter(|(_, body)| body.is_none()).map(|(sequence, _)| *sequence).collect();
         if let Some(first) = missing.first() {
             let first = *first;
-            let still_there =
-                move |kept: &LoadedShard, _| missing.into_iter().find(|at| kept.shard.message(*at).is_some());
+            let still_there = move |kept: &LoadedShard, _| missing.into_iter().find(|at| kept.shard.has_message(*at));
             if let Some(sequence) = self.read_shard(shard, still_there).await? {
                 let why = format!("message {sequence} of queue {} has no body; {first} was missed first", shard.queue);
                 return Err(StoreError::not_applied(StoreErrorKind::Corrupt, op).with_source(why));
@@ -153,6 +183,37 @@ impl EmbeddedQueues {
         }
         Ok(())
     }
+}
+
+/// A message of a list.
+enum ShownMessage {
+    Head(Box<MessageHead>),
+    /// It is over, in this state, and its head is read from disk.
+    Over(u64, MessageState),
+}
+
+impl ShownMessage {
+    fn head(core: &Shard, head: &MessageHead) -> Self {
+        Self::Head(Box::new(core.with_effective_expiry(head)))
+    }
+
+    /// The sequence, if its head is read from disk.
+    fn over(&self) -> Option<u64> {
+        match self {
+            Self::Head(_) => None,
+            Self::Over(sequence, _) => Some(*sequence),
+        }
+    }
+}
+
+fn read_over(core: &StoreCore, shard: ShardId, sequences: &[u64]) -> Result<Vec<Option<MessageHead>>, ReadError> {
+    let spaces = core.queues.spaces.read();
+    let Some(keyspaces) = spaces.as_ref() else { return Ok(vec![None; sequences.len()]) };
+    let read = |sequence: &u64| -> Result<Option<MessageHead>, ReadError> {
+        let row = keyspaces.over.get(key::of_over(shard, *sequence))?;
+        Ok(row.map(|row| decode_message(shard.number, *sequence, &row)).transpose()?)
+    };
+    sequences.iter().map(read).collect()
 }
 
 fn read_bodies(core: &StoreCore, shard: ShardId, sequences: &[u64]) -> Result<Vec<Option<MessageBody>>, ReadError> {
@@ -220,14 +281,19 @@ impl ShardStore for EmbeddedQueues {
 #[async_trait]
 impl ShardReader for EmbeddedQueues {
     async fn get(&self, shard: ShardId, message: MessageRef) -> Result<Option<(StoredMessage, Timestamp)>, StoreError> {
-        let found =
-            move |core: &Shard| core.get(&message).map(|head| core.with_effective_expiry(head)).into_iter().collect();
-        let MessagesAt { mut messages, at } = self.messages(shard, found).await?;
-        Ok(messages.pop().map(|message| (message, at)))
+        let asked = message.clone();
+        let found = move |kept: &LoadedShard, at| {
+            let head = kept.shard.get(&message);
+            (head.map(|head| ShownMessage::head(&kept.shard, head)), at)
+        };
+        let (shown, at) = self.read_shard_with(shard, Some(asked), found).await?;
+        let messages = self.with_bodies(shard, self.heads(shard, shown.into_iter().collect()).await?).await?;
+        Ok(messages.into_iter().next().map(|message| (message, at)))
     }
 
     async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
-        self.messages(shard, move |core| core.peek().take(limit).cloned().collect()).await
+        let peeked = |head: &MessageHead| ShownMessage::Head(Box::new(head.clone()));
+        self.messages(shard, move |core| core.peek().take(limit).map(peeked).collect()).await
     }
 
     async fn list(
@@ -238,7 +304,11 @@ impl ShardReader for EmbeddedQueues {
         limit: usize,
     ) -> Result<MessagesAt, StoreError> {
         let listed = move |core: &Shard| {
-            core.list(state, after).take(limit).map(|head| core.with_effective_expiry(head)).collect()
+            let shown = |sequence| match core.message(sequence) {
+                Some(head) => ShownMessage::head(core, head),
+                None => ShownMessage::Over(sequence, state),
+            };
+            core.sequences(state, after).take(limit).map(shown).collect()
         };
         self.messages(shard, listed).await
     }
@@ -261,7 +331,8 @@ impl ShardReader for EmbeddedQueues {
     }
 
     async fn explain(&self, shard: ShardId, message: MessageRef) -> Result<(Vec<Cause>, Timestamp), StoreError> {
-        self.read_shard(shard, move |kept, at| (kept.shard.explain(&message, at), at)).await
+        let asked = Some(message.clone());
+        self.read_shard_with(shard, asked, move |kept, at| (kept.shard.explain(&message, at), at)).await
     }
 
     async fn preview_dequeue(&self, shard: ShardId, filter: Filter) -> Result<(DequeuePreview, Timestamp), StoreError> {

@@ -1,49 +1,58 @@
 //! The first replies to enqueues whose token carries its time, kept for the dedupe window.
 //!
-//! As long as a message exists, the message itself is the record; the index keeps only one bit for it. A record belongs
-//! to the bucket of its token's time, and buckets are dropped whole. So the window and `dedupe_max_bytes` bound the
-//! memory. A token older than the kept records is refused, because it may have been answered before.
+//! As long as a message exists, the message itself is the record; the index keeps only one bit for it. Only a reply that
+//! outlives its message needs a record, which has a hash of the id. A record belongs to the bucket of its token's time, and
+//! buckets are dropped whole. So the window and `dedupe_max_bytes` bound the memory. A token older than the kept records is
+//! refused, because it may have been answered before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
 use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
-use crate::queue::messages::message::{MessageHead, MessageKey, RoutingValue};
-use crate::queue::messages::message_id::MessageId;
-use crate::queue::messages::state_machine::MessageState;
+use crate::queue::index::stubs::Stub;
+use crate::queue::messages::first_response::FirstResponse;
+use crate::queue::messages::id_hash::{IdHash, IdKey};
+use crate::queue::messages::message::MessageHead;
 use crate::time::Timestamp;
 
-/// A token: the id and its routing value.
-pub type TokenKey = (MessageId, Option<RoutingValue>);
-
-/// The reply to the first enqueue with a token.
+/// The first reply to a token that carries its time, once its message is gone.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct FirstResponse {
-    /// The hash of the request.
-    pub fingerprint: u64,
-    /// The assigned key.
-    pub key: MessageKey,
-    /// The replied state.
-    pub state: MessageState,
-}
-
-impl FirstResponse {
-    /// Makes the first reply to the enqueue of a message.
-    pub fn of(message: &MessageHead) -> Self {
-        Self { fingerprint: message.fingerprint, key: message.key, state: message.first_state }
-    }
-}
-
-/// The first reply to a token that carries its time.
-#[derive(Clone, PartialEq, Eq, Debug)]
 pub struct DedupeRecord {
-    /// The id and its routing value.
-    pub token: TokenKey,
+    /// The hash of the id.
+    pub id: IdHash,
+    /// Whether something else than the id selected the shard.
+    pub is_routed: bool,
     /// The time of the token.
     pub time: Timestamp,
     /// The reply.
     pub answer: FirstResponse,
+}
+
+impl DedupeRecord {
+    /// The record of a message, if its token carries a time.
+    pub fn of(message: &MessageHead, key: &IdKey) -> Option<Self> {
+        Some(Self {
+            id: key.hash(&message.id),
+            is_routed: message.routing.is_some(),
+            time: message.token_time.get()?,
+            answer: FirstResponse::of(message),
+        })
+    }
+
+    /// The record of a message that is a stub, if its token carries a time.
+    pub fn of_stub(stub: &Stub) -> Option<Self> {
+        Some(Self { id: stub.id, is_routed: stub.is_routed, time: stub.token_time?, answer: stub.first_response() })
+    }
+}
+
+/// A reply that has outlived its message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutlivedResponse {
+    /// The reply.
+    pub answer: FirstResponse,
+    /// Whether something else than the id selected the shard.
+    pub is_routed: bool,
 }
 
 /// The kept replies, in buckets by the time of their tokens.
@@ -53,6 +62,17 @@ pub struct DedupeIndex {
     bytes: usize,
     /// Replies to tokens before this time are dropped, whatever the window.
     floor: Option<Timestamp>,
+    /// The dropped replies above a floor that was lowered.
+    untracked: Vec<Untracked>,
+}
+
+/// Replies that were dropped before the floor was lowered: those of messages up to a sequence, to tokens before a time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Untracked {
+    /// The last sequence.
+    pub through: u64,
+    /// The time.
+    pub before: Timestamp,
 }
 
 /// The replies to tokens of one period.
@@ -61,7 +81,7 @@ struct DedupeBucket {
     /// The messages that still exist, which are their own records.
     living: Sequences,
     /// The replies that have outlived their messages.
-    outlived: BTreeMap<(TokenKey, Timestamp), FirstResponse>,
+    outlived: BTreeMap<(IdHash, Timestamp), OutlivedResponse>,
 }
 
 impl DedupeBucket {
@@ -71,9 +91,20 @@ impl DedupeBucket {
 }
 
 impl DedupeIndex {
-    /// Makes an index without replies; those to tokens before the floor are already dropped.
-    pub fn with_floor(floor: Option<Timestamp>) -> Self {
-        Self { floor, ..Self::default() }
+    /// Makes an index without replies; those to tokens before the floor, and the untracked ones, are already dropped.
+    pub fn with_floor(floor: Option<Timestamp>, untracked: Vec<Untracked>) -> Self {
+        Self { floor, untracked, ..Self::default() }
+    }
+
+    /// Returns which replies above the floor are dropped. O(1).
+    pub fn untracked(&self) -> &[Untracked] {
+        &self.untracked
+    }
+
+    fn raise_floor(&mut self, time: Timestamp) {
+        self.floor = self.floor.max(Some(time));
+        let floor = self.floor;
+        self.untracked.retain(|dropped| Some(dropped.before) > floor);
     }
 
     /// Returns the time before which replies are dropped; `None` if none was dropped. O(1).
@@ -81,34 +112,37 @@ impl DedupeIndex {
         self.floor
     }
 
-    /// Restores a stored reply; ignores one below the floor. O(log n).
-    pub fn restore(&mut self, kept: DedupeRecord, messages: &MessagesBySequence) {
-        let DedupeRecord { token, time, answer } = kept;
+    /// Restores a stored reply that has outlived its message; ignores one below the floor. O(log n).
+    pub fn restore(&mut self, kept: DedupeRecord) {
+        let DedupeRecord { id, is_routed, time, answer } = kept;
         if self.floor.is_some_and(|floor| time < floor) {
             return;
         }
         let bucket = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default();
-        let before = bucket.len();
-        if is_response_of_message(answer, time, messages) {
-            bucket.living.insert(answer.key.sequence);
-        } else {
-            bucket.outlived.insert((token, time), answer);
-        }
-        self.bytes += (bucket.len() - before) * DEDUPE_RECORD_BYTES;
+        let is_new = bucket.outlived.insert((id, time), OutlivedResponse { answer, is_routed }).is_none();
+        self.bytes += usize::from(is_new) * DEDUPE_RECORD_BYTES;
     }
 
-    /// After a restoration: replaces replies by their messages where the messages were restored later. O(answers).
-    pub fn relink_messages(&mut self, messages: &MessagesBySequence) {
-        for bucket in self.buckets.values_mut() {
-            let DedupeBucket { living, outlived } = bucket;
-            outlived.retain(|(_, time), answer| {
-                let lives = is_response_of_message(*answer, *time, messages);
-                if lives {
-                    living.insert(answer.key.sequence);
-                }
-                !lives
-            });
+    /// After the messages are restored: tracks the replies of which they are the records. O(messages log n).
+    pub fn restore_living(&mut self, messages: &MessagesBySequence) {
+        let heads = messages.iter().filter_map(|head| Some((head.key.sequence, head.token_time.get()?)));
+        let stubs = messages.stubs().filter_map(|stub| Some((stub.key.sequence, stub.token_time?)));
+        for (sequence, time) in heads.chain(stubs) {
+            if !self.is_dropped(sequence, time) {
+                self.track(sequence, time);
+            }
         }
+    }
+
+    /// Returns whether the reply of which a message is the record is dropped already. O(1).
+    pub fn is_dropped(&self, sequence: u64, time: Timestamp) -> bool {
+        let is_untracked = |dropped: &Untracked| sequence <= dropped.through && time < dropped.before;
+        self.floor.is_some_and(|floor| time < floor) || self.untracked.iter().any(is_untracked)
+    }
+
+    fn track(&mut self, sequence: u64, time: Timestamp) {
+        let is_new = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default().living.insert(sequence);
+        self.bytes += usize::from(is_new) * DEDUPE_RECORD_BYTES;
     }
 
     /// Returns whether replies to tokens of this time may have been dropped. O(1).
@@ -118,15 +152,15 @@ impl DedupeIndex {
 
     /// Drops the replies to tokens before this time. O(answers forgotten + one bucket).
     pub fn drop_before(&mut self, time: Timestamp, messages: &MessagesBySequence) {
-        self.floor = self.floor.max(Some(time));
+        self.raise_floor(time);
         while let Some(mut oldest) = self.buckets.first_entry()
             && *oldest.key() < time
         {
             let bucket = oldest.get_mut();
             let before = bucket.len();
             bucket.outlived.retain(|(_, at), _| *at >= time);
-            let is_old = |message: &MessageHead| message.token_time.get().is_none_or(|at| at < time);
-            let past = bucket.living.iter().filter(|sequence| messages.get(*sequence).is_none_or(is_old));
+            let is_old = |sequence: &u64| token_time_of(messages, *sequence).is_none_or(|at| at < time);
+            let past = bucket.living.iter().filter(is_old);
             for sequence in past.collect::<Vec<_>>() {
                 bucket.living.remove(sequence);
             }
@@ -140,32 +174,33 @@ impl DedupeIndex {
     }
 
     /// The same, and also lowers the floor to this time. An operator thereby waives the promises made while the clock
-    /// was ahead.
-    pub fn reset_floor(&mut self, time: Timestamp, messages: &MessagesBySequence) {
+    /// was ahead. `newest` is the sequence of the newest message.
+    pub fn reset_floor(&mut self, time: Timestamp, messages: &MessagesBySequence, newest: u64) {
         self.drop_before(time, messages);
+        if let Some(before) = self.floor.filter(|floor| *floor > time) {
+            self.untracked.push(Untracked { through: newest, before });
+        }
         self.floor = Some(time);
     }
 
-    /// Returns the first reply to a token whose message no longer exists, with the message's routing value. For other
-    /// tokens the message has the reply. O(log n).
-    pub fn get(&self, id: &MessageId, time: Timestamp) -> Option<(&Option<RoutingValue>, &FirstResponse)> {
+    /// Returns the first reply to a token whose message no longer exists. For other tokens the message has the reply.
+    /// `hash` is asked for the hash of the id only if there is such a reply of the token's time. O(log n).
+    pub fn get(&self, time: Timestamp, hash: impl FnOnce() -> IdHash) -> Option<&OutlivedResponse> {
         let outlived = &self.buckets.get(&time.floor_to(DEDUPE_BUCKET))?.outlived;
-        if outlived.is_empty() {
-            return None;
-        }
-        let of_id = outlived.range(((id.clone(), None), Timestamp::MIN)..).take_while(|(((of, _), _), _)| of == id);
-        let mut of_time = of_id.filter(|((_, at), _)| *at == time);
-        of_time.next().map(|(((_, routing), _), answer)| (routing, answer))
+        if outlived.is_empty() { None } else { outlived.get(&(hash(), time)) }
     }
 
-    /// Keeps the reply for a message that is about to be removed, if the reply is tracked. O(log n).
-    pub fn detach_message(&mut self, message: &MessageHead) {
-        let Some(time) = message.token_time.get() else { return };
-        let Some(bucket) = self.buckets.get_mut(&time.floor_to(DEDUPE_BUCKET)) else { return };
-        if bucket.living.remove(message.key.sequence) {
-            let token = (message.id.clone(), message.routing.clone());
-            bucket.outlived.insert((token, time), FirstResponse::of(message));
+    /// Keeps the reply for a message that is about to be removed, if the reply is tracked. Returns the record that outlives
+    /// the message. O(log n).
+    pub fn detach_message(&mut self, sequence: u64, record: Option<DedupeRecord>) -> Option<DedupeRecord> {
+        let kept = record?;
+        let bucket = self.buckets.get_mut(&kept.time.floor_to(DEDUPE_BUCKET))?;
+        if !bucket.living.remove(sequence) {
+            return None;
         }
+        let DedupeRecord { id, is_routed, time, answer } = kept;
+        bucket.outlived.insert((id, time), OutlivedResponse { answer, is_routed });
+        Some(kept)
     }
 
     /// Returns whether one more reply fits, if necessary in place of those in older buckets. O(1).
@@ -187,18 +222,18 @@ impl DedupeIndex {
                 break;
             }
             self.bytes -= bucket.len() * DEDUPE_RECORD_BYTES;
-            self.floor = self.floor.max(Some(end));
             self.buckets.remove(&start);
+            self.raise_floor(end);
         }
-        self.bytes += DEDUPE_RECORD_BYTES;
-        self.buckets.entry(own).or_default().living.insert(sequence);
+        self.track(sequence, time);
     }
 }
 
-/// Returns whether this is the reply for an existing message.
-fn is_response_of_message(answer: FirstResponse, time: Timestamp, messages: &MessagesBySequence) -> bool {
-    let found = messages.get(answer.key.sequence);
-    found.is_some_and(|message| message.token_time.get() == Some(time) && FirstResponse::of(message) == answer)
+fn token_time_of(messages: &MessagesBySequence, sequence: u64) -> Option<Timestamp> {
+    match messages.get(sequence) {
+        Some(head) => head.token_time.get(),
+        None => messages.stub(sequence)?.token_time,
+    }
 }
 
 /// The bounds of the kept replies.

@@ -1,58 +1,123 @@
-//! Lookup of messages by id without a second copy of the id. A hash of the id leads to the few sequences with that
-//! hash, and each message is compared with the id. A shard has at most one message per id, whatever routed it.
+//! Lookup of messages by id without a second copy of the id. A few bits of the id's hash lead to the few sequences with
+//! those bits, and each message is compared with the id, or with its hash where it is over. A shard has at most one message
+//! per id, whatever routed it.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::queue::index::sequence_pages::MessagesBySequence;
+use crate::queue::index::stubs::Stub;
+use crate::queue::messages::id_hash::{IdHash, IdKey};
 use crate::queue::messages::message::MessageHead;
 use crate::queue::messages::message_id::MessageId;
 
-/// The hashes of the ids of all messages of a shard, each with its sequence.
+/// The first bits of the hashes of the ids of all messages of a shard, each with the low bits of its sequence.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct IdIndex {
-    entries: BTreeSet<(u64, u64)>,
+    entries: BTreeSet<u64>,
     /// The number of messages that were not routed by their id.
     routed: usize,
+    key: IdKey,
 }
 
-/// The hash of an id. It is the same in every process that runs the same code, and never leaves memory.
-fn hash_of(id: &MessageId) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    id.hash(&mut hasher);
-    hasher.finish()
+/// The bits of an entry that are the sequence's. A shard never has messages 2^40 sequences apart: those are years of a million
+/// messages a second.
+const SEQUENCE_BITS: u32 = 40;
+const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
+
+/// What a shard has of the message of an id.
+pub enum Found<'m> {
+    /// Its head.
+    Head(&'m MessageHead),
+    /// Its stub: it is over, and the store has its head.
+    Stub(Stub),
 }
 
-fn entry_of(message: &MessageHead) -> (u64, u64) {
-    (hash_of(&message.id), message.key.sequence)
+impl Found<'_> {
+    /// The sequence of the message.
+    #[cfg(test)]
+    pub fn sequence(&self) -> u64 {
+        match self {
+            Self::Head(head) => head.key.sequence,
+            Self::Stub(stub) => stub.key.sequence,
+        }
+    }
+
+    /// Whether something else than its id selected its shard.
+    pub fn is_routed(&self) -> bool {
+        match self {
+            Self::Head(head) => head.routing.is_some(),
+            Self::Stub(stub) => stub.is_routed,
+        }
+    }
+}
+
+/// The first 24 bits of the hash above the low 40 bits of the sequence. The casts truncate on purpose.
+const fn entry_of(hash: IdHash, sequence: u64) -> u64 {
+    first_bits(hash) | sequence & SEQUENCE_MASK
+}
+
+const fn first_bits(hash: IdHash) -> u64 {
+    (hash.0 >> 64) as u64 & !SEQUENCE_MASK
+}
+
+/// The sequence of an entry: the newest possible one with these low bits.
+const fn sequence_of(entry: u64, newest: u64) -> u64 {
+    let sequence = newest & !SEQUENCE_MASK | entry & SEQUENCE_MASK;
+    if sequence > newest { sequence.saturating_sub(1 << SEQUENCE_BITS) } else { sequence }
 }
 
 impl IdIndex {
+    /// An index without messages that hashes ids under this key.
+    pub fn new(key: IdKey) -> Self {
+        Self { key, ..Self::default() }
+    }
+
+    /// The key under which ids are hashed.
+    pub fn key(&self) -> &IdKey {
+        &self.key
+    }
+
     /// Builds the index; the error is the sequence of a message with a duplicate id. O(n log n).
-    pub fn of(messages: &MessagesBySequence) -> Result<Self, u64> {
-        let routed = messages.iter().filter(|message| message.routing.is_some()).count();
-        let names = Self { entries: messages.iter().map(entry_of).collect(), routed };
-        let name_of = |sequence| messages.get(sequence).map(|message| &message.id);
-        let (mut of_hash, mut alike) = (0, Vec::<u64>::new());
-        for (hash, sequence) in &names.entries {
-            if *hash != of_hash {
-                alike.clear(); // messages are compared only where hashes are equal
+    pub fn of(messages: &MessagesBySequence, key: IdKey) -> Result<Self, u64> {
+        let heads = messages.iter().map(|head| (key.hash(&head.id), head.key.sequence, head.routing.is_some()));
+        let stubs = messages.stubs().map(|stub| (stub.id, stub.key.sequence, stub.is_routed));
+        let mut routed = 0;
+        let entry = |(hash, sequence, is_routed)| {
+            routed += usize::from(is_routed);
+            entry_of(hash, sequence)
+        };
+        let mut entries: Vec<u64> = heads.chain(stubs).map(entry).collect();
+        entries.sort_unstable();
+        let (names, newest) = (Self { entries: BTreeSet::new(), routed: 0, key }, messages.newest_possible());
+        let (mut of_bits, mut alike) = (0, Vec::<IdHash>::new());
+        for entry in &entries {
+            let sequence = sequence_of(*entry, newest);
+            if entry & !SEQUENCE_MASK != of_bits {
+                alike.clear(); // whole hashes are compared only where their first bits are equal
             }
-            if alike.iter().any(|other| name_of(*other) == name_of(*sequence)) {
-                return Err(*sequence);
+            let Some(hash) = names.hash_at(messages, sequence) else { return Err(sequence) };
+            if alike.contains(&hash) {
+                return Err(sequence);
             }
-            of_hash = *hash;
-            alike.push(*sequence);
+            of_bits = entry & !SEQUENCE_MASK;
+            alike.push(hash);
         }
-        Ok(names)
+        Ok(Self { entries: entries.into_iter().collect(), routed, key })
+    }
+
+    fn hash_at(&self, messages: &MessagesBySequence, sequence: u64) -> Option<IdHash> {
+        let of_head = || messages.get(sequence).map(|head| self.key.hash(&head.id));
+        messages.stub_id(sequence).or_else(of_head)
     }
 
     /// Returns the message of an id. O(log n).
-    pub fn find<'a>(&self, messages: &'a MessagesBySequence, id: &MessageId) -> Option<&'a MessageHead> {
-        let hash = hash_of(id);
-        let like_it = self.entries.range((hash, 0)..=(hash, u64::MAX));
-        let mut found = like_it.filter_map(|(_, sequence)| messages.get(*sequence));
-        found.find(|message| message.id == *id)
+    pub fn find<'m>(&self, messages: &'m MessagesBySequence, id: &MessageId) -> Option<Found<'m>> {
+        let (hash, newest) = (self.key.hash(id), messages.newest_possible());
+        let like_it = self.entries.range(first_bits(hash)..=first_bits(hash) | SEQUENCE_MASK);
+        like_it.map(|entry| sequence_of(*entry, newest)).find_map(|sequence| match messages.get(sequence) {
+            Some(head) => (head.id == *id).then_some(Found::Head(head)),
+            None => messages.stub(sequence).filter(|stub| stub.id == hash).map(Found::Stub),
+        })
     }
 
     /// Returns whether any message was not routed by its id. O(1).
@@ -62,14 +127,23 @@ impl IdIndex {
 
     /// Adds a message, whose id must be new. O(log n).
     pub fn insert(&mut self, message: &MessageHead) {
-        let is_new = self.entries.insert(entry_of(message));
+        let is_new = self.entries.insert(entry_of(self.key.hash(&message.id), message.key.sequence));
         self.routed += usize::from(is_new && message.routing.is_some());
     }
 
     /// Removes a message. O(log n).
     pub fn remove(&mut self, message: &MessageHead) {
-        let was_there = self.entries.remove(&entry_of(message));
-        self.routed -= usize::from(was_there && message.routing.is_some());
+        self.remove_hash(self.key.hash(&message.id), message.key.sequence, message.routing.is_some());
+    }
+
+    /// Removes a message that is a stub. O(log n).
+    pub fn remove_stub(&mut self, stub: &Stub) {
+        self.remove_hash(stub.id, stub.key.sequence, stub.is_routed);
+    }
+
+    fn remove_hash(&mut self, hash: IdHash, sequence: u64, is_routed: bool) {
+        let was_there = self.entries.remove(&entry_of(hash, sequence));
+        self.routed -= usize::from(was_there && is_routed);
     }
 
     /// Counts the messages. O(1).
@@ -83,13 +157,18 @@ impl IdIndex {
 mod tests {
     use super::*;
     use crate::queue::messages::message::RoutingValue;
+    use crate::queue::messages::state_machine::MessageState;
     use crate::queue::tests::waiting as message;
+
+    fn id(text: &str) -> MessageId {
+        MessageId::new(text).expect("a legal id")
+    }
 
     #[test]
     fn a_message_is_found_by_its_id_whatever_routed_it() {
-        let named = |id: &str, routing: Option<&str>, sequence| {
+        let named = |text: &str, routing: Option<&str>, sequence| {
             let routing = routing.map(|value| RoutingValue::new(value).expect("a legal value"));
-            MessageHead { id: MessageId::new(id).expect("a legal id"), routing, ..message(sequence) }
+            MessageHead { id: id(text), routing, ..message(sequence) }
         };
         let (mut messages, mut names) = (MessagesBySequence::default(), IdIndex::default());
         assert!(!names.any_routed());
@@ -97,16 +176,22 @@ mod tests {
             names.insert(&named);
             messages.insert(named);
         }
-        let found = |names: &IdIndex, id: &str| {
-            let id = MessageId::new(id).expect("a legal id");
-            names.find(&messages, &id).map(|message| message.key.sequence)
+        let found = |names: &IdIndex, messages: &MessagesBySequence, text: &str| {
+            names.find(messages, &id(text)).map(|message| message.sequence())
         };
-        assert_eq!(["a", "b", "c", "d"].map(|id| found(&names, id)), [Some(1), Some(2), Some(3), None]);
-        assert_eq!(IdIndex::of(&messages).as_ref(), Ok(&names));
+        assert_eq!(["a", "b", "c", "d"].map(|id| found(&names, &messages, id)), [Some(1), Some(2), Some(3), None]);
+        assert_eq!(IdIndex::of(&messages, IdKey::default()).as_ref(), Ok(&names));
+        // One that is over is found by its hash, and is the same to the index.
+        let over = MessageHead { state: MessageState::Completed, ..messages.remove(1).expect("it is there") };
+        assert!(messages.insert_stub(&Stub::of(&over, names.key())));
+        assert_eq!(found(&names, &messages, "a"), Some(1));
+        assert_eq!(IdIndex::of(&messages, IdKey::default()).as_ref(), Ok(&names));
         names.remove(messages.get(2).expect("it is there"));
-        assert_eq!((found(&names, "b"), names.len(), names.any_routed()), (None, 2, true));
+        assert_eq!((found(&names, &messages, "b"), names.len(), names.any_routed()), (None, 2, true));
         names.remove(messages.get(3).expect("it is there"));
         assert!(!names.any_routed(), "the one that is left went by its id");
+        names.remove_stub(&messages.stub(1).expect("it is there"));
+        assert_eq!((found(&names, &messages, "a"), names.len()), (None, 0));
     }
 
     #[test]
@@ -114,22 +199,30 @@ mod tests {
         let mut messages = MessagesBySequence::default();
         for sequence in 1..4 {
             let routing = RoutingValue::new(&sequence.to_string()).ok().filter(|_| sequence > 1);
-            messages.insert(MessageHead { id: MessageId::new("a").expect("a legal id"), routing, ..message(sequence) });
+            messages.insert(MessageHead { id: id("a"), routing, ..message(sequence) });
         }
-        assert_eq!(IdIndex::of(&messages), Err(2));
+        assert_eq!(IdIndex::of(&messages, IdKey::default()), Err(2));
     }
 
     #[test]
-    fn names_of_one_hash_are_told_apart_by_their_messages() {
+    fn names_of_one_bucket_are_told_apart_by_their_messages() {
         let mut messages = MessagesBySequence::default();
         messages.insert(message(1));
         messages.insert(message(2));
         let first = messages.get(1).expect("it is there");
-        let hash = hash_of(&first.id);
-        let names = IdIndex { entries: [(hash, 1), (hash, 2)].into(), routed: 0 };
-        let found = names.find(&messages, &first.id);
-        assert_eq!(found.map(|message| message.key.sequence), Some(1));
-        let absent = MessageId::new("absent").expect("a legal id");
-        assert_eq!(names.find(&messages, &absent), None);
+        let bits = first_bits(IdKey::default().hash(&first.id));
+        let names = IdIndex { entries: [bits | 1, bits | 2].into(), routed: 0, key: IdKey::default() };
+        assert_eq!(names.find(&messages, &first.id).map(|found| found.sequence()), Some(1));
+        assert!(names.find(&messages, &id("absent")).is_none());
+    }
+
+    #[test]
+    fn a_sequence_is_the_newest_possible_one_with_its_low_bits() {
+        for newest in [63, SEQUENCE_MASK, SEQUENCE_MASK + 64, 5 << SEQUENCE_BITS] {
+            for back in [0, 1, 63, 1_000_000] {
+                let Some(sequence) = u64::checked_sub(newest, back) else { continue };
+                assert_eq!(sequence_of(entry_of(IdHash(u128::MAX), sequence), newest), sequence);
+            }
+        }
     }
 }

@@ -10,4 +10,5 @@ pub(super) mod sequence_pages;
 pub(super) mod shape_index;
 pub mod shape_memory;
 pub(super) mod shard_index;
+pub mod stubs;
 mod tree_memory;

@@ -4,9 +4,12 @@
 //! sequence in a set costs about one bit, and a message little more than itself. Both structures keep the order of
 //! sequences.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
+use crate::queue::index::stubs::{Stub, StubPage};
+use crate::queue::messages::id_hash::IdHash;
 use crate::queue::messages::message::MessageHead;
+use crate::time::Timestamp;
 
 /// The number of sequences in a page.
 const PAGE: u64 = 64;
@@ -80,18 +83,23 @@ impl Sequences {
     }
 }
 
-/// The messages of a shard by their sequence.
+/// The messages of a shard by their sequence: heads, and stubs of those that are over.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct MessagesBySequence {
     pages: BTreeMap<u64, MessagePage>,
-    count: usize,
+    /// The heads.
+    heads: usize,
+    stubs: usize,
+    /// The earliest end of the stubs of each page that has some.
+    stub_ends: BTreeSet<(Timestamp, u64)>,
 }
 
-/// The messages of a page in order, and the mask of their sequences.
+/// The heads of a page in order and the mask of their sequences, and its stubs.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 struct MessagePage {
     held: u64,
     messages: Vec<MessageHead>,
+    over: Option<Box<StubPage>>,
 }
 
 impl MessagePage {
@@ -99,27 +107,36 @@ impl MessagePage {
     fn index(&self, bit: u64) -> usize {
         (self.held & (bit - 1)).count_ones() as usize
     }
+
+    /// The mask of the stubs.
+    fn over(&self) -> u64 {
+        self.over.as_ref().map_or(0, |over| over.held())
+    }
+
+    fn first_end(&self) -> Option<Timestamp> {
+        self.over.as_ref()?.first_end()
+    }
 }
 
 impl MessagesBySequence {
     /// Counts the messages. O(1).
     pub fn len(&self) -> usize {
-        self.count
+        self.heads + self.stubs
     }
 
     /// Returns whether there are no messages. O(1).
     pub fn is_empty(&self) -> bool {
-        self.count == 0
+        self.len() == 0
     }
 
-    /// Returns the message of a sequence. O(log n).
+    /// Returns the head of a sequence; none if its message is gone or a stub. O(log n).
     pub fn get(&self, sequence: u64) -> Option<&MessageHead> {
         let (page, bit) = place(sequence);
         let page = self.pages.get(&page).filter(|page| page.held & bit != 0)?;
         page.messages.get(page.index(bit))
     }
 
-    /// Returns the message of a sequence for a change. O(log n).
+    /// Returns the head of a sequence for a change. O(log n).
     pub fn get_mut(&mut self, sequence: u64) -> Option<&mut MessageHead> {
         let (page, bit) = place(sequence);
         let page = self.pages.get_mut(&page).filter(|page| page.held & bit != 0)?;
@@ -127,7 +144,7 @@ impl MessagesBySequence {
         page.messages.get_mut(index)
     }
 
-    /// Inserts a message; returns the replaced message of the same sequence. O(log n + 64).
+    /// Inserts the head of a message that has no stub; returns the replaced head of the same sequence. O(log n + 64).
     pub fn insert(&mut self, message: MessageHead) -> Option<MessageHead> {
         let (page, bit) = place(message.key.sequence);
         let page = self.pages.entry(page).or_default();
@@ -137,19 +154,19 @@ impl MessagesBySequence {
         }
         page.held |= bit;
         page.messages.insert(index, message);
-        self.count += 1;
+        self.heads += 1;
         None
     }
 
-    /// Removes a message. O(log n + 64).
+    /// Removes a head. O(log n + 64).
     pub fn remove(&mut self, sequence: u64) -> Option<MessageHead> {
         let (number, bit) = place(sequence);
         let page = self.pages.get_mut(&number).filter(|page| page.held & bit != 0)?;
         let index = page.index(bit);
         let message = page.messages.remove(index);
         page.held &= !bit;
-        self.count -= 1;
-        if page.held == 0 {
+        self.heads -= 1;
+        if page.held | page.over() == 0 {
             self.pages.remove(&number);
         } else if page.messages.len() <= page.messages.capacity() / 4 {
             page.messages.shrink_to_fit(); // a few messages of a page may stay for long
@@ -157,17 +174,146 @@ impl MessagesBySequence {
         Some(message)
     }
 
-    /// Returns the first message after a sequence. O(log n).
-    pub fn next_after(&self, sequence: u64) -> Option<&MessageHead> {
-        let mut pages = self.pages.range(place(sequence).0..);
-        let next = pages.find_map(|(number, page)| of_mask(*number, after(sequence, *number, page.held)).next());
-        self.get(next?)
+    /// Returns the stub of a sequence, if its message is over and has no head here. O(log n).
+    pub fn stub(&self, sequence: u64) -> Option<Stub> {
+        let (page, bit) = place(sequence);
+        self.pages.get(&page)?.over.as_ref()?.get(sequence, bit)
     }
 
-    /// Iterates over all messages, by sequence.
+    /// Returns whether a sequence has a stub. O(log n).
+    pub fn is_stub(&self, sequence: u64) -> bool {
+        let (page, bit) = place(sequence);
+        self.pages.get(&page).is_some_and(|page| page.over() & bit != 0)
+    }
+
+    /// Returns the hash of the id of a stub. O(log n).
+    pub fn stub_id(&self, sequence: u64) -> Option<IdHash> {
+        let (page, bit) = place(sequence);
+        self.pages.get(&page)?.over.as_ref()?.id_of(bit)
+    }
+
+    /// Adds the stub of a sequence that has neither head nor stub; returns whether it fits into the page. O(log n + 64).
+    pub fn insert_stub(&mut self, stub: &Stub) -> bool {
+        let (number, bit) = place(stub.key.sequence);
+        let page = self.pages.entry(number).or_default();
+        let before = page.first_end();
+        let over = page.over.get_or_insert_with(|| Box::new(StubPage::new(stub)));
+        let fits = over.insert(bit, stub);
+        if over.held() == 0 {
+            page.over = None;
+        }
+        let after = page.first_end();
+        if page.held | page.over() == 0 {
+            self.pages.remove(&number);
+        }
+        self.stubs += usize::from(fits);
+        self.move_end(number, before, after);
+        fits
+    }
+
+    /// Removes a stub. O(log n + 64).
+    pub fn remove_stub(&mut self, sequence: u64) -> Option<Stub> {
+        let stub = self.stub(sequence)?;
+        let (number, bit) = place(sequence);
+        let page = self.pages.get_mut(&number)?;
+        let before = page.first_end();
+        let over = page.over.as_mut()?;
+        over.remove(bit);
+        if over.held() == 0 {
+            page.over = None;
+        }
+        let after = page.first_end();
+        if page.held | page.over() == 0 {
+            self.pages.remove(&number);
+        }
+        self.stubs -= 1;
+        self.move_end(number, before, after);
+        Some(stub)
+    }
+
+    fn move_end(&mut self, page: u64, before: Option<Timestamp>, after: Option<Timestamp>) {
+        if before != after {
+            if let Some(end) = before {
+                self.stub_ends.remove(&(end, page));
+            }
+            self.stub_ends.extend(after.map(|end| (end, page)));
+        }
+    }
+
+    /// Returns the end of the stub that ends first, and its sequence: the lowest of those that end then. O(log n + 64).
+    pub fn first_stub_end(&self) -> Option<(Timestamp, u64)> {
+        let (first, page) = self.stub_ends.first()?;
+        let page_of = self.pages.get(page)?;
+        let over = page_of.over.as_ref()?;
+        let mut ends = of_mask(*page, over.held()).zip(over.ends());
+        ends.find(|(_, end)| end == first).map(|(sequence, end)| (end, sequence))
+    }
+
+    /// Returns the first stubs that end by a time, at most `max`, in the order of their ends and sequences. O(stubs of the
+    /// pages in which some end).
+    pub fn stubs_ended_by(&self, time: Timestamp, max: usize) -> Vec<u64> {
+        let mut first: BinaryHeap<(Timestamp, u64)> = BinaryHeap::new();
+        for (earliest, page) in self.stub_ends.range(..=(time, u64::MAX)) {
+            if first.len() >= max && first.peek().is_some_and(|(last, _)| last < earliest) {
+                break;
+            }
+            let Some(over) = self.pages.get(page).and_then(|page| page.over.as_ref()) else { continue };
+            for (sequence, end) in of_mask(*page, over.held()).zip(over.ends()).filter(|(_, end)| *end <= time) {
+                first.push((end, sequence));
+                if first.len() > max {
+                    first.pop();
+                }
+            }
+        }
+        first.into_sorted_vec().into_iter().map(|(_, sequence)| sequence).collect()
+    }
+
+    /// Returns the first sequence with a message after the given one. O(log n).
+    pub fn next_after(&self, sequence: u64) -> Option<u64> {
+        let mut pages = self.pages.range(place(sequence).0..);
+        pages.find_map(|(number, page)| of_mask(*number, after(sequence, *number, page.held | page.over())).next())
+    }
+
+    /// Returns the highest sequence that the page of the newest message may have. O(log n).
+    pub fn newest_possible(&self) -> u64 {
+        self.pages.last_key_value().map_or(0, |(page, _)| page * PAGE + (PAGE - 1))
+    }
+
+    /// Iterates over all heads, by sequence.
     pub fn iter(&self) -> impl Iterator<Item = &MessageHead> {
         self.pages.values().flat_map(|page| &page.messages)
     }
+
+    /// Iterates over all stubs, by sequence.
+    pub fn stubs(&self) -> impl Iterator<Item = Stub> {
+        let pages = self.pages.iter().filter_map(|(number, page)| Some((*number, page.over.as_ref()?)));
+        pages.flat_map(|(number, over)| {
+            of_mask(number, over.held()).filter_map(|sequence| over.get(sequence, place(sequence).1))
+        })
+    }
+
+    /// Iterates over the stubs of a page, by sequence. O(log n) for the first.
+    pub fn stubs_of(&self, number: u64) -> impl Iterator<Item = Stub> {
+        let over = self.pages.get(&number).and_then(|page| page.over.as_ref());
+        over.into_iter().flat_map(move |over| {
+            of_mask(number, over.held()).filter_map(|sequence| over.get(sequence, place(sequence).1))
+        })
+    }
+
+    /// Counts the stubs of a page. O(log n).
+    pub fn stubs_held(&self, number: u64) -> usize {
+        self.pages.get(&number).map_or(0, |page| page.over().count_ones() as usize)
+    }
+
+    /// Iterates over the heads of a page, by sequence. O(log n) for the first.
+    pub fn heads_of(&self, number: u64) -> impl Iterator<Item = &MessageHead> {
+        self.pages.get(&number).into_iter().flat_map(|page| &page.messages)
+    }
+}
+
+/// The page of a sequence.
+pub const fn page_of(sequence: u64) -> u64 {
+    sequence / PAGE
 }
 
 #[cfg(test)]
@@ -216,7 +362,7 @@ mod tests {
             for sequence in 0..210 {
                 prop_assert_eq!(messages.get(sequence), wanted.get(&sequence));
                 prop_assert_eq!(messages.get_mut(sequence), wanted.get_mut(&sequence));
-                let next = wanted.range(sequence + 1..).next().map(|(_, message)| message);
+                let next = wanted.range(sequence + 1..).next().map(|(next, _)| *next);
                 prop_assert_eq!(messages.next_after(sequence), next);
             }
         }

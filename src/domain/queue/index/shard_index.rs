@@ -11,6 +11,7 @@ use crate::queue::index::exclusive_index::{ExclusiveIndex, ShapeGroupKey};
 use crate::queue::index::lanes::ValueLanes;
 use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
 use crate::queue::index::shape_index::{QueueKind, ShapeIndex};
+use crate::queue::index::stubs::Stub;
 use crate::queue::messages::message::{MessageHead, Rank, RoutingValue};
 use crate::queue::messages::state_machine::{MessageState, Trigger};
 use crate::queue::setup::settings::Settings;
@@ -74,6 +75,7 @@ impl ShardIndex {
             index.enter_counts(message);
             index.refresh_lanes(message);
         }
+        messages.stubs().for_each(|stub| index.enter_stub(&stub));
         index
     }
 
@@ -104,6 +106,18 @@ impl ShardIndex {
                 shape.enter(set, message, kind);
             }
         }
+    }
+
+    /// Adds a message that is a stub from the start. Shapes do not count it: its metadata are not known.
+    pub fn enter_stub(&mut self, stub: &Stub) {
+        self.by_state[stub.state as usize].insert(stub.key.sequence);
+        self.totals.add(stub.state, stub.payload_bytes);
+    }
+
+    /// Removes a message that is a stub, of a queue without shapes.
+    pub fn leave_stub(&mut self, stub: &Stub) {
+        self.by_state[stub.state as usize].remove(stub.key.sequence);
+        self.totals.remove(stub.state, stub.payload_bytes);
     }
 
     /// Removes a message, unchanged since it was added; the caller must call `refresh_lanes` afterwards.
@@ -219,6 +233,11 @@ impl ShardIndex {
     /// Returns whether a sweep has index maintenance to do.
     pub fn is_unfinished(&self) -> bool {
         self.is_rechecking() || self.fill_position().is_some()
+    }
+
+    /// Returns the fill positions of all shapes that are not complete, in the order in which they are filled.
+    pub fn fill_positions(&self) -> impl Iterator<Item = u64> {
+        self.shapes.iter().filter_map(|shape| shape.filled_through)
     }
 
     /// Returns the fill position of the first shape that is not complete.

@@ -9,6 +9,7 @@ use std::fmt;
 use siphasher::sip128::{Hasher128 as _, SipHasher24};
 
 use crate::constant_time::same_secret;
+use crate::queue::messages::id_hash::IdKey;
 
 /// The length of a key in bytes.
 pub const LEASE_KEY_BYTES: usize = 16;
@@ -22,12 +23,20 @@ pub struct LeaseKey(pub [u8; LEASE_KEY_BYTES]);
 impl LeaseKey {
     /// Computes the seal of these bytes.
     pub fn seal(&self, bytes: &[u8]) -> [u8; SEAL_BYTES] {
+        let mut seal = [0; SEAL_BYTES];
+        seal.copy_from_slice(&self.output(bytes)[..SEAL_BYTES]);
+        seal
+    }
+
+    /// Derives the key under which a store hashes the ids of messages. No token has these bytes under its seal.
+    pub fn id_key(&self) -> IdKey {
+        IdKey(self.output(b"key for the hashes of message ids"))
+    }
+
+    fn output(&self, bytes: &[u8]) -> [u8; 16] {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         std::hash::Hasher::write(&mut hasher, bytes);
-        let whole = hasher.finish128().as_bytes();
-        let mut seal = [0; SEAL_BYTES];
-        seal.copy_from_slice(&whole[..SEAL_BYTES]);
-        seal
+        hasher.finish128().as_bytes()
     }
 
     /// Returns whether the seal belongs to these bytes, in constant time.
@@ -67,6 +76,13 @@ mod tests {
     fn the_function_is_siphash_2_4() {
         let key = LeaseKey(std::array::from_fn(|at| u8::try_from(at).expect("small")));
         assert_eq!(key.seal(b""), [0xa3, 0x81, 0x7f, 0x04, 0xba, 0x25, 0xa8, 0xe6, 0x6d, 0xf6, 0x72, 0x14]);
+    }
+
+    #[test]
+    fn the_key_for_ids_is_of_this_key_only_and_is_not_the_key() {
+        assert_eq!(KEY.id_key(), KEY.id_key());
+        assert_ne!(KEY.id_key(), LeaseKey([8; LEASE_KEY_BYTES]).id_key());
+        assert_ne!(KEY.id_key().0, KEY.0);
     }
 
     #[test]

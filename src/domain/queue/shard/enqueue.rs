@@ -8,8 +8,10 @@ use crate::limits::{
 };
 use crate::queue::clock::StepTime;
 use crate::queue::command::{NewMessage, Refusal, Reply, ShardCapacity};
-use crate::queue::index::dedupe_index::{DedupeLimits, DedupeRecord, FirstResponse};
+use crate::queue::index::dedupe_index::DedupeLimits;
+use crate::queue::index::id_index::Found;
 use crate::queue::invalid_command::InvalidCommandPart;
+use crate::queue::messages::first_response::FirstResponse;
 use crate::queue::messages::message::{
     CountedUnder, MessageExtras, MessageHead, MessageKey, MessageRef, OptionalTime, RoutingValue,
 };
@@ -59,16 +61,16 @@ impl Shard {
         self.insert_new(message, row, now);
         if let Some(time) = sent.token_time {
             let (window, bytes_max) = (self.settings.dedupe_window, self.settings.dedupe_max_bytes);
-            let answer = FirstResponse { fingerprint: sent.fingerprint, key, state };
-            let token = (sent.id, sent.routing);
             self.dedupe.put(key.sequence, time, DedupeLimits { now: at.token_age_clock, window, bytes_max });
-            self.changes.answers.push(DedupeRecord { token, time, answer });
         }
         Ok(Reply::Enqueued { key, state, already_enqueued: false })
     }
 
     /// The state for the repeat of an enqueue: that of its message now, or after it is gone the first one.
     fn present_state(&mut self, first: FirstResponse, now: Timestamp) -> MessageState {
+        if let Some(stub) = self.messages.stub(first.key.sequence).filter(|stub| stub.key == first.key) {
+            return stub.state;
+        }
         match self.find(&MessageRef::Key(first.key), now) {
             Ok(sequence) => self.message_at(sequence).state,
             Err(_) => first.state, // its retention is over, or its queue was deleted
@@ -82,14 +84,17 @@ impl Shard {
             if self.dedupe.may_be_dropped(time, self.settings.dedupe_window, at.token_age_clock) {
                 return Err(Refusal::TokenExpired);
             }
-            if let Some((_, first)) = self.dedupe.get(&sent.id, time) {
-                return Ok(KnownId::Answered(*first));
+            if let Some(first) = self.dedupe.get(time, || self.id_index.key().hash(&sent.id)) {
+                return Ok(KnownId::Answered(first.answer));
             }
         }
-        let living = self.id_index.find(&self.messages, &sent.id).map(|message| message.key.sequence);
-        let over = living.filter(|sequence| self.frees_id(*sequence, sent, at.now));
-        if let (Some(sequence), None) = (living, over) {
-            return Ok(KnownId::Answered(FirstResponse::of(self.message_at(sequence))));
+        let living = self.id_index.find(&self.messages, &sent.id).map(|found| match found {
+            Found::Head(head) => (head.key.sequence, FirstResponse::of(head)),
+            Found::Stub(stub) => (stub.key.sequence, stub.first_response()),
+        });
+        let over = living.map(|(sequence, _)| sequence).filter(|sequence| self.frees_id(*sequence, sent, at.now));
+        if let (Some((_, first)), None) = (living, over) {
+            return Ok(KnownId::Answered(first));
         }
         // A repeat is known whatever the clocks say meanwhile.
         if sent.token_time.is_some_and(|time| time > at.token_ahead_clock + TOKEN_AHEAD_MAX) {
@@ -117,15 +122,16 @@ impl Shard {
     /// answer to its token: then it was sent with another shard key or exclusivity value, which is other content. Messages
     /// that go by their ids meet in one shard anyway, so a queue where all do is not searched. O(log n).
     pub fn has_enqueued(&self, sent: &NewMessage) -> bool {
-        let differs = |routing: &Option<RoutingValue>| routing.is_some() || sent.routing.is_some();
+        let differs = |is_routed: bool| is_routed || sent.routing.is_some();
         let lives = || {
             let searched = sent.routing.is_some() || self.id_index.any_routed();
             let found = searched.then(|| self.id_index.find(&self.messages, &sent.id)).flatten();
-            found.is_some_and(|message| differs(&message.routing))
+            found.is_some_and(|message| differs(message.is_routed()))
         };
         let outlived = || {
-            let kept = sent.token_time.and_then(|time| self.dedupe.get(&sent.id, time));
-            kept.is_some_and(|(routing, _)| differs(routing))
+            let hash = || self.id_index.key().hash(&sent.id);
+            let kept = sent.token_time.and_then(|time| self.dedupe.get(time, hash));
+            kept.is_some_and(|kept| differs(kept.is_routed))
         };
         lives() || outlived()
     }

@@ -179,9 +179,13 @@ impl Shard {
 
     fn failed_attempts(&self) -> FailedAttempts {
         let errored = self.index.by_state[MessageState::Errored as usize].iter().take(FILTER_WALK_MAX);
+        let attempts = |sequence| match self.messages.stub(sequence) {
+            Some(stub) => stub.attempt,
+            None => self.message_at(sequence).attempt_number(),
+        };
         errored.fold(FailedAttempts::default(), |sum, sequence| FailedAttempts {
             messages: sum.messages + 1,
-            attempts: sum.attempts + u64::from(self.message_at(sequence).attempt_number()),
+            attempts: sum.attempts + u64::from(attempts(sequence)),
         })
     }
 

@@ -1,7 +1,7 @@
 //! Durability of a shard: the parts that a command changed, and the restoration from stored parts.
 //!
-//! A shard is its header, its settings with their version, its messages and its kept replies; everything else is an
-//! index over these. The heads that a command changed are those of its transitions, because a message changes only by a
+//! A shard is its header, its settings with their version, its messages and the replies that have outlived theirs;
+//! everything else is an index over these. The heads that a command changed are those of its transitions, because a message changes only by a
 //! row of the table. After each command a store has to write the header, those heads (or their absence) and
 //! `ShardChanges`. It can then restore an equal shard, one that gives the same replies from then on. The store may drop
 //! replies below the header's floor on its own.
@@ -9,10 +9,12 @@
 use std::collections::BTreeMap;
 
 use crate::queue::counter_names::CountedValue;
-use crate::queue::index::dedupe_index::{DedupeIndex, DedupeRecord};
+use crate::queue::index::dedupe_index::{DedupeIndex, DedupeRecord, Untracked};
 use crate::queue::index::id_index::IdIndex;
 use crate::queue::index::shard_index::ShardIndex;
-use crate::queue::messages::message::{MessageHead, RoutingValue, SessionId};
+use crate::queue::index::stubs::Stub;
+use crate::queue::messages::id_hash::IdKey;
+use crate::queue::messages::message::{MessageHead, MessageKey, RoutingValue, SessionId};
 use crate::queue::messages::state_machine::{MessageState, Trigger};
 use crate::queue::session_records::SessionRecord;
 use crate::queue::setup::settings::{Settings, ShardSettings};
@@ -25,7 +27,8 @@ use crate::time::Timestamp;
 /// The changes of a command apart from the header and the heads of its transitions.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ShardChanges {
-    /// Replies that the shard keeps from now on.
+    /// Replies that have outlived their messages. Those of a deleted queue are not listed: the heads that the store still has
+    /// are their records.
     pub answers: Vec<DedupeRecord>,
     /// Settings, version and blocks, if they changed. The blocks are in the header too.
     pub settings: Option<Box<ShardSettings>>,
@@ -54,6 +57,8 @@ pub struct ShardHeader {
     pub serial: u64,
     /// Replies to tokens of earlier times are dropped; `None` if no reply was dropped.
     pub answers_floor: Option<Timestamp>,
+    /// Replies above that time which are dropped too, since an operator has lowered it.
+    pub answers_untracked: Vec<Untracked>,
     /// The reason for blocking enqueue, if it is blocked.
     pub enqueue_blocked: Option<Box<str>>,
     /// The reason for blocking dequeue, if it is blocked.
@@ -108,6 +113,7 @@ pub struct ShardRestorer {
     limits: BTreeMap<RoutingValue, u32>,
     shapes_filled: Vec<Option<u64>>,
     has_counts: bool,
+    id_key: IdKey,
 }
 
 impl ApplyResult {
@@ -133,6 +139,7 @@ impl Shard {
             sequence: self.sequence,
             serial: self.serial,
             answers_floor: self.dedupe.floor(),
+            answers_untracked: self.dedupe.untracked().to_vec(),
             enqueue_blocked: self.enqueue_blocked.clone(),
             dequeue_blocked: self.dequeue_blocked.clone(),
             moved_at: self.last_moved_ahead_at,
@@ -154,7 +161,19 @@ impl Shard {
         self.settings_version
     }
 
-    /// Returns the message of a sequence, if it exists. O(log n).
+    /// The record of the reply to a message's token, if the shard still keeps it: for a store that removes the message of a
+    /// deleted queue. O(1).
+    pub fn answer_of(&self, message: &MessageHead) -> Option<DedupeRecord> {
+        let kept = DedupeRecord::of(message, self.id_index.key());
+        kept.filter(|kept| !self.dedupe.is_dropped(message.key.sequence, kept.time))
+    }
+
+    /// Whether there is a message of a sequence, a stub included. O(log n).
+    pub fn has_message(&self, sequence: u64) -> bool {
+        self.messages.get(sequence).is_some() || self.messages.is_stub(sequence)
+    }
+
+    /// Returns the head of a sequence, if its message exists and is no stub. O(log n).
     pub fn message(&self, sequence: u64) -> Option<&MessageHead> {
         self.messages.get(sequence)
     }
@@ -170,6 +189,7 @@ impl ShardRestorer {
             sequence,
             serial,
             answers_floor,
+            answers_untracked,
             enqueue_blocked,
             dequeue_blocked,
             moved_at,
@@ -188,11 +208,16 @@ impl ShardRestorer {
         if shapes_filled.len() != shard.index.shapes.len() {
             return Err(ShardRestoreError::Shapes);
         }
-        shard.dedupe = DedupeIndex::with_floor(answers_floor);
+        shard.dedupe = DedupeIndex::with_floor(answers_floor, answers_untracked);
         let has_counts = counts.is_some();
         shard.tally = ShardTally::of(counts.map(|counts| *counts).unwrap_or_default(), counted_key_sets);
         shard.tally.declare_keys(&shard.settings.count_by, |_| true);
-        Ok(Self { shard, limits: BTreeMap::new(), shapes_filled, has_counts })
+        Ok(Self { shard, limits: BTreeMap::new(), shapes_filled, has_counts, id_key: IdKey::default() })
+    }
+
+    /// Makes a shard that keeps stubs of messages that are over, with ids hashed under this key.
+    pub fn with_stubs(self, id_key: IdKey) -> Self {
+        Self { shard: self.shard.with_stubs(id_key), id_key, ..self }
     }
 
     /// Adds a message. O(log n + 64), cheapest in the order of sequences.
@@ -215,10 +240,36 @@ impl ShardRestorer {
         self.limits.insert(value, limit);
     }
 
-    /// Adds a kept reply; ignores one below the floor of the header. O(log n). Takes least memory if its message, where
-    /// one exists, was added before.
+    /// Adds a message that is over without its head. O(log n + 64), cheapest in the order of sequences.
+    pub fn stub(&mut self, stub: &Stub) -> Result<(), ShardRestoreError> {
+        let MessageKey { shard, epoch, sequence } = stub.key;
+        if shard != self.shard.number || epoch > self.shard.epoch {
+            return Err(ShardRestoreError::Foreign(sequence));
+        }
+        if sequence == 0 || sequence > self.shard.sequence {
+            return Err(ShardRestoreError::Beyond(sequence));
+        }
+        let is_new = self.shard.messages.get(sequence).is_none() && !self.shard.messages.is_stub(sequence);
+        let is_kept = is_new && self.shard.messages.insert_stub(stub);
+        if is_kept { Ok(()) } else { Err(ShardRestoreError::Twice(sequence)) }
+    }
+
+    /// Whether the queue has declared shapes, which count messages by their metadata.
+    pub fn has_shapes(&self) -> bool {
+        !self.shapes_filled.is_empty()
+    }
+
+    /// Adds the reply to the token of a message of a deleted queue, which the store has not removed yet. O(log n).
+    pub fn answer_of(&mut self, message: &MessageHead) {
+        let kept = DedupeRecord::of(message, &self.id_key);
+        let dedupe = &self.shard.dedupe;
+        let kept = kept.filter(|kept| !dedupe.is_dropped(message.key.sequence, kept.time));
+        kept.into_iter().for_each(|kept| self.answer(kept));
+    }
+
+    /// Adds a reply that has outlived its message; ignores one below the floor of the header. O(log n).
     pub fn answer(&mut self, kept: DedupeRecord) {
-        self.shard.dedupe.restore(kept, &self.shard.messages);
+        self.shard.dedupe.restore(kept);
     }
 
     /// Adds the counts of a value of a metadata key. O(log n).
@@ -234,10 +285,15 @@ impl ShardRestorer {
     /// Builds the indexes and returns the shard. O(n log n).
     pub fn finish(mut self) -> Result<Shard, ShardRestoreError> {
         let shard = &mut self.shard;
-        shard.id_index = IdIndex::of(&shard.messages).map_err(ShardRestoreError::Twice)?;
-        shard.dedupe.relink_messages(&shard.messages);
+        shard.id_index = IdIndex::of(&shard.messages, self.id_key).map_err(ShardRestoreError::Twice)?;
+        shard.dedupe.restore_living(&shard.messages);
         shard.index = ShardIndex::rebuild(&shard.settings, self.limits, self.shapes_filled, &shard.messages);
-        shard.messages.iter().for_each(|message| shard.sessions.enter(message));
+        for message in shard.messages.iter() {
+            shard.sessions.enter(message);
+            if message.state.is_terminal() {
+                shard.ended.note(message.key.sequence);
+            }
+        }
         shard.sessions.settle_all();
         if !self.has_counts {
             let counts = ShardCounts::of_earlier_build(shard.sequence, shard.serial, &shard.index.totals);
@@ -245,7 +301,9 @@ impl ShardRestorer {
             shard.tally.declare_keys(&shard.settings.count_by, |_| false);
         }
         // A deleted shard has no messages any more, and its counts stay for the history of its positions.
-        if shard.deleted.is_none() && !shard.tally.agrees_with(&shard.index.totals, shard.messages.iter()) {
+        let agrees =
+            |shard: &Shard| shard.tally.agrees_with(&shard.index.totals, shard.messages.iter(), shard.messages.stubs());
+        if shard.deleted.is_none() && !agrees(shard) {
             return Err(ShardRestoreError::Counts);
         }
         Ok(self.shard)

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::limits::{VALUE_IN_FLIGHT_MAX, VALUE_LIMITS_MAX};
 use crate::queue::command::{Refusal, Reply, ShardCapacity};
+use crate::queue::index::dedupe_index::DedupeRecord;
 use crate::queue::index::id_index::IdIndex;
 use crate::queue::index::sequence_pages::MessagesBySequence;
 use crate::queue::index::shard_index::ShardIndex;
@@ -18,7 +19,7 @@ impl Shard {
     /// Accepts tokens from this time on, and refuses all earlier ones as too old, whatever the previous floor.
     /// O(answers forgotten).
     pub fn accept_tokens_from(&mut self, time: Timestamp) {
-        self.dedupe.reset_floor(time, &self.messages);
+        self.dedupe.reset_floor(time, &self.messages, self.sequence);
     }
 
     /// Returns the time before which tokens are always refused as too old; `None` if no reply was dropped. O(1).
@@ -40,7 +41,10 @@ impl Shard {
         if changes_kind && !self.messages.is_empty() {
             return Err(Refusal::NotEmpty);
         }
-        let is_used = |set| self.messages.iter().any(|message| message.counted.key_set == set);
+        let is_used = |set| {
+            self.messages.iter().any(|message| message.counted.key_set == set)
+                || self.messages.stubs().any(|stub| stub.key_set == set)
+        };
         if !self.tally.declare_keys(&settings.count_by, is_used) {
             return Err(InvalidCommandPart::CountedKeySets.into());
         }
@@ -90,8 +94,16 @@ impl Shard {
     /// Leaves a tombstone: the replies to tokens, which outlive their messages, and the message count for a repeat.
     pub(super) fn delete(&mut self) -> Reply {
         let messages = *self.deleted.get_or_insert(self.index.totals.all().messages);
-        self.messages.iter().for_each(|message| self.dedupe.detach_message(message));
-        (self.messages, self.id_index) = (MessagesBySequence::default(), IdIndex::default());
+        // The store makes the records of these replies from the heads that it removes.
+        let key = *self.id_index.key();
+        for message in self.messages.iter() {
+            self.dedupe.detach_message(message.key.sequence, DedupeRecord::of(message, &key));
+        }
+        for stub in self.messages.stubs() {
+            self.dedupe.detach_message(stub.key.sequence, DedupeRecord::of_stub(&stub));
+        }
+        (self.messages, self.id_index) = (MessagesBySequence::default(), IdIndex::new(key));
+        self.ended.clear();
         self.index = ShardIndex::new(&self.settings, BTreeMap::new());
         self.sessions.clear();
         self.shortened_through = None;
@@ -115,7 +127,7 @@ impl Shard {
         count
     }
 
-    fn first_terminal_after(&self, after: u64) -> Option<u64> {
+    pub(super) fn first_terminal_after(&self, after: u64) -> Option<u64> {
         let terminal = MessageState::ALL.into_iter().filter(|state| state.is_terminal());
         terminal.filter_map(|state| self.index.by_state[state as usize].after(after).next()).min()
     }

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::COUNTED_KEY_SETS_MAX;
 use crate::queue::counter_names::CountedValue;
+use crate::queue::index::stubs::Stub;
 use crate::queue::messages::message::{CountedAs, CountedUnder, MessageHead, Metadata};
 use crate::queue::messages::state_machine::{self, MessageState, Trigger};
 use crate::queue::totals::Totals;
@@ -171,10 +172,17 @@ impl ShardTally {
         Self { counts, key_sets, ..Self::default() }
     }
 
-    /// Whether the counts equal a count of the messages, which are those of the totals. O(messages log values).
-    pub fn agrees_with<'m>(&self, totals: &Totals, messages: impl Iterator<Item = &'m MessageHead>) -> bool {
+    /// Whether the counts equal a count of the messages, which are those of the totals. The values of stubs are not known, so
+    /// values are compared only where no stub is counted under one. O(messages log values).
+    pub fn agrees_with<'m>(
+        &self,
+        totals: &Totals,
+        messages: impl Iterator<Item = &'m MessageHead>,
+        mut stubs: impl Iterator<Item = Stub>,
+    ) -> bool {
         let agrees = |state: MessageState| self.counts.depth(state) == totals.of(state).messages;
-        MessageState::ALL.into_iter().all(agrees) && self.value_depths_agree_with(messages)
+        MessageState::ALL.into_iter().all(agrees)
+            && (stubs.any(|stub| stub.key_set != 0) || self.value_depths_agree_with(messages))
     }
 
     fn value_depths_agree_with<'m>(&self, messages: impl Iterator<Item = &'m MessageHead>) -> bool {

@@ -5,7 +5,7 @@
 //! restored shard.
 
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
@@ -15,9 +15,7 @@ use crate::queue::clock::StepTime;
 use crate::queue::command::{
     BulkRequest, Command, Completeness, Cursor, Dequeue, FailureReport, MessageUpdate, NewMessage,
 };
-use crate::queue::counter_names::CountedValue;
 use crate::queue::filter::{Filter, ShapeKeys};
-use crate::queue::index::dedupe_index::DedupeRecord;
 use crate::queue::index::shard_index::ShardIndex;
 use crate::queue::messages::message::{
     AttemptError, LeaseToken, MessageHead, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
@@ -25,15 +23,15 @@ use crate::queue::messages::message::{
 use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::{SettleAction, UpdateToken};
 use crate::queue::messages::state_machine::rows;
-use crate::queue::session_records::{Ending, SessionCall, SessionRecord};
+use crate::queue::session_records::{Ending, SessionCall};
 use crate::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention, ShardSettings};
 use crate::queue::setup::settings::{HistoryKept, IdReuse};
-use crate::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
-use crate::queue::tally::errors::SignatureCounts;
-use crate::queue::tally::values::ValueCounts;
+use crate::queue::shard::restore::ShardRestoreError;
 use crate::queue::tests::counts::CountsOracle;
 use crate::queue::tests::draw::{Draw, purged_states};
 use crate::queue::tests::oracle::Oracle;
+use crate::queue::tests::shedding::Shedding;
+use crate::queue::tests::stored::Stored;
 use crate::queue::transition::TransitionDetail;
 use crate::queue::{ApplyResult, InvalidCommandPart, MessageState, Refusal, Reply, Settings, Shard, Trigger};
 use crate::time::Timestamp;
@@ -98,90 +96,13 @@ pub(super) fn shape(keys: &[&str]) -> ShapeKeys {
 /// A row as shown by records: from, trigger, to.
 type Walked = (Option<MessageState>, Trigger, Option<MessageState>);
 
-/// The contents of a store after some commands: only the changes that the shard reported.
-struct Stored {
-    header: ShardHeader,
-    settings: (Settings, u64),
-    heads: BTreeMap<u64, MessageHead>,
-    limits: BTreeMap<RoutingValue, u32>,
-    sessions: BTreeMap<SessionId, SessionRecord>,
-    answers: Vec<DedupeRecord>,
-    values: BTreeMap<(Box<str>, CountedValue), (ValueCounts, u64)>,
-    signatures: BTreeMap<CountedValue, SignatureCounts>,
-}
-
-impl Stored {
-    fn of(shard: &Shard) -> Self {
-        Self {
-            header: shard.header(),
-            settings: (shard.settings().clone(), shard.settings_version()),
-            heads: BTreeMap::new(),
-            limits: BTreeMap::new(),
-            sessions: BTreeMap::new(),
-            answers: Vec::new(),
-            values: BTreeMap::new(),
-            signatures: BTreeMap::new(),
-        }
-    }
-
-    fn take(&mut self, shard: &Shard, applied: &ApplyResult) {
-        self.header = shard.header();
-        for sequence in applied.changed_sequences() {
-            match shard.message(sequence) {
-                Some(head) => self.heads.insert(sequence, head.clone()),
-                None => self.heads.remove(&sequence),
-            };
-        }
-        if self.header.deleted.is_some() {
-            self.heads.clear();
-        }
-        if let Some(new) = &applied.changes.settings {
-            self.settings = (new.settings.clone(), new.version);
-        }
-        for (value, limit) in &applied.changes.value_limits {
-            match limit {
-                Some(limit) => self.limits.insert(value.clone(), *limit),
-                None => self.limits.remove(value),
-            };
-        }
-        for (id, session) in &applied.changes.sessions {
-            match session {
-                Some(session) => self.sessions.insert(*id, session.clone()),
-                None => self.sessions.remove(id),
-            };
-        }
-        self.answers.extend(applied.changes.answers.iter().cloned());
-        for (key, value, counts) in &applied.changes.tally.values {
-            let name = (key.clone(), value.clone());
-            match counts {
-                Some(counts) => self.values.insert(name, *counts),
-                None => self.values.remove(&name),
-            };
-        }
-        self.signatures.extend(applied.changes.tally.signatures.iter().cloned());
-    }
-
-    fn restore(&self) -> Result<Shard, ShardRestoreError> {
-        let (settings, version) = self.settings.clone();
-        let mut restoring = ShardRestorer::new(self.header.clone(), settings, version)?;
-        // Any order works.
-        self.heads.values().rev().try_for_each(|head| restoring.message(head.clone()))?;
-        self.answers.iter().for_each(|kept| restoring.answer(kept.clone()));
-        self.limits.iter().for_each(|(value, limit)| restoring.value_limit(value.clone(), *limit));
-        self.sessions.iter().for_each(|(id, session)| restoring.session(*id, session.clone()));
-        for ((key, value), (counts, changed_at)) in &self.values {
-            restoring.value_counts(key.clone(), value.clone(), *counts, *changed_at);
-        }
-        self.signatures.iter().for_each(|(of, counts)| restoring.signature_counts(of.clone(), *counts));
-        restoring.finish()
-    }
-}
-
 /// A shard, its oracle, and the data collected from the commands so far.
 struct Pair {
     shard: Shard,
     /// Present only in the laws that ask for it.
     stored: Option<Stored>,
+    /// A shard that gets the same commands and has no heads of messages that are over, only in the laws that ask for it.
+    shedding: Option<Shedding>,
     oracle: Oracle,
     now: Timestamp,
     /// The times of the last command.
@@ -205,6 +126,7 @@ impl Pair {
         Self {
             shard,
             stored: None,
+            shedding: None,
             oracle,
             now: START,
             last: START.into(),
@@ -222,6 +144,11 @@ impl Pair {
     fn stored(settings: &Settings) -> Self {
         let pair = Self::new(settings);
         Self { stored: Some(Stored::of(&pair.shard)), ..pair }
+    }
+
+    fn shedding(settings: &Settings) -> Self {
+        let pair = Self::stored(settings);
+        Self { shedding: Some(Shedding::of(settings)), ..pair }
     }
 
     /// Runs one random command on both.
@@ -243,6 +170,11 @@ impl Pair {
         let at: StepTime = at.into();
         let now = at.now;
         let applied = self.shard.apply(command.clone(), at);
+        if let Some(shedding) = &mut self.shedding {
+            prop_assert_eq!(&shedding.apply(command.clone(), at), &applied, "without heads: {:?}", command);
+            prop_assert_eq!(shedding.shard.header(), self.shard.header(), "after {:?}", command);
+            prop_assert_eq!(shedding.shard.next_event_in(now), self.shard.next_event_in(now));
+        }
         if let Some(stored) = &mut self.stored {
             stored.take(&self.shard, &applied);
         }
@@ -542,6 +474,27 @@ impl Pair {
         prop_assert!(ranks.is_sorted(), "{:?}", ranks);
         Ok(())
     }
+}
+
+#[test]
+fn a_shard_without_the_heads_of_what_is_over_does_what_one_with_them_does() {
+    let commands = proptest::collection::vec(any::<u64>(), 1..200);
+    let mut runner = proptest::test_runner::TestRunner::new(config(60));
+    let plain = Settings { count_by: Vec::new(), ..settings() };
+    let ran = runner.run(&commands, |commands| {
+        for settings in kinds().iter().chain([&plain]) {
+            let mut pair = Pair::shedding(settings);
+            for command in &commands {
+                pair.step(*command)?;
+                let (shedding, stored) = (pair.shedding.as_mut(), pair.stored.as_ref());
+                let (shedding, stored) = shedding.zip(stored).expect("one with both");
+                prop_assert_eq!(shedding.whole(), pair.shard.clone(), "after {}", command);
+                shedding.restore(|stubs| stored.restore_with(stubs))?;
+            }
+        }
+        Ok(())
+    });
+    ran.unwrap_or_else(|failure| panic!("{failure}"));
 }
 
 fn config(cases: u32) -> Config {

@@ -10,6 +10,8 @@ mod laws;
 mod oracle;
 mod oracle_admin;
 mod sessions;
+mod shedding;
+mod stored;
 mod values;
 mod walks;
 

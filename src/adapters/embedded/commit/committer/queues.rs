@@ -1,17 +1,17 @@
 //! Applying and staging commands of queues, and changes of the structure of the queues: new queues, dropped queues, the
 //! catalog.
 
+use std::collections::BTreeSet;
+
+use super::Committer;
 use super::group::{CommitGroup, StagedCommand};
-use super::{Committer, SyncMode};
 use crate::disk::disk_space::DiskSpaceLevel;
-use crate::disk::key::TIDIED;
 use crate::disk::library::KeyspaceError;
 use crate::disk::meta;
 use crate::disk::read::rows;
 use crate::error::ReadError;
 use crate::inbox::command::StoreCommand;
-use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, brings_content, is_intake};
-use crate::limits::TIDY_MESSAGES_MAX;
+use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, ReadShard, brings_content, is_intake};
 use crate::queues::keyspaces::QueueKeyspaces;
 use crate::queues::recover::RecoveredQueues;
 use crate::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
@@ -40,6 +40,8 @@ pub struct CommitterQueues {
     moment: Option<Moment>,
     /// Whether dedupe records may be older than every window.
     trim_due: bool,
+    /// The shards that have heads in memory of messages that are over, besides those that commands of the group change.
+    pub(super) to_shed: BTreeSet<ShardId>,
 }
 
 const APPLY: &str = "apply to queue";
@@ -48,7 +50,8 @@ impl CommitterQueues {
     /// Continues with the recovered queues.
     pub fn new(recovered: RecoveredQueues) -> Self {
         let RecoveredQueues { spaces, table, moment } = recovered;
-        Self { table, spaces, listeners: ListenerSet::default(), moment, trim_due: true }
+        let (listeners, to_shed) = (ListenerSet::default(), BTreeSet::new());
+        Self { table, spaces, listeners, moment, trim_due: true, to_shed }
     }
 
     /// The time of a command: it never goes back.
@@ -63,17 +66,7 @@ impl Committer {
     pub(super) fn stage_queue(&mut self, group: &mut CommitGroup, ask: QueueStoreCommand) {
         match ask {
             QueueStoreCommand::Apply(apply) => self.stage_apply(group, apply),
-            QueueStoreCommand::Read(shard, moment, read, answer) => {
-                let at = self.queues.at(moment).step.now;
-                match self.queues.table.shards.get(&shard) {
-                    Some(kept) => {
-                        read(kept, at.max(kept.header.clock));
-                        group.commands.push(StagedCommand::ReadShard(answer));
-                    }
-                    // The caller may have stopped waiting.
-                    None => drop(answer.send(Err(no_such_shard("read queue")))),
-                }
-            }
+            QueueStoreCommand::Read(read) => self.stage_read(group, read),
             QueueStoreCommand::List(answer) => {
                 let queues = self.queues.table.live();
                 group.commands.push(StagedCommand::ListQueues { queues, answer });
@@ -98,6 +91,25 @@ impl Committer {
                 self.flush(group);
                 self.run_queue_alone(alone);
             }
+        }
+    }
+
+    /// Runs a read after the commands before it. Its answer waits for their commit.
+    fn stage_read(&mut self, group: &mut CommitGroup, asked: ReadShard) {
+        const READ: &str = "read queue";
+        let ReadShard { shard, moment, message, read, answer } = asked;
+        let at = self.queues.at(moment).step.now;
+        let Some(kept) = self.queues.table.shards.get(&shard) else {
+            // The caller may have stopped waiting.
+            return drop(answer.send(Err(no_such_shard(READ))));
+        };
+        let needed: Vec<u64> = message.and_then(|message| kept.shard.stub_of(&message)).into_iter().collect();
+        if let Err(error) = self.give_heads(shard, &needed, READ) {
+            return drop(answer.send(Err(error)));
+        }
+        if let Some(kept) = self.queues.table.shards.get(&shard) {
+            read(kept, at.max(kept.header.clock));
+            group.commands.push(StagedCommand::ReadShard(answer));
         }
     }
 
@@ -135,8 +147,11 @@ impl Committer {
             return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
         }
         // No step after this fails, so a refused command leaves nothing behind.
+        let kept = self.queues.table.shards.get(&shard).expect("it was there a moment ago");
+        let needed = kept.shard.heads_needed(&sent.command, moment.step.now);
+        self.give_heads(shard, &needed, APPLY)?;
         let old_body = self.replaced_body(group, shard, &sent)?;
-        let answers = self.dedupe_keyspace(shard, &sent.command, moment.step)?;
+        self.make_dedupe_keyspace(shard, &sent.command, moment.step)?;
         let is_full = self.queues.table.counted_values >= COUNTED_VALUES_MAX;
         let kept = self.queues.table.shards.get_mut(&shard).expect("it was there a moment ago");
         let values_before = kept.shard.tally().own_values();
@@ -168,6 +183,7 @@ impl Committer {
             self.queues.table.leftovers.push((shard, left));
             self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         }
+        let answers = self.answer_keyspaces(&applied.changes.answers);
         group.queues.note(shard, moment, (&mut applied, rows), body, answers);
         group.events += applied.transitions.len();
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
@@ -196,22 +212,23 @@ impl Committer {
         read().map_err(|error| error.into_store_error(APPLY))
     }
 
-    /// The keyspace of the dedupe record of an enqueue, if its token has a time that the shard accepts.
-    fn dedupe_keyspace(
+    /// Makes the keyspace of the answer to an enqueue, if its token has a time that the shard accepts: the answer goes there once
+    /// its message is gone.
+    fn make_dedupe_keyspace(
         &mut self,
         shard: ShardId,
         command: &QueueCommand,
         step: StepTime,
-    ) -> Result<Option<fjall::Keyspace>, StoreError> {
-        let QueueCommand::Enqueue(message) = command else { return Ok(None) };
-        let Some(at) = self.queues.table.shards.get(&shard) else { return Ok(None) };
+    ) -> Result<(), StoreError> {
+        let QueueCommand::Enqueue(message) = command else { return Ok(()) };
+        let Some(at) = self.queues.table.shards.get(&shard) else { return Ok(()) };
         let kept =
             (step.token_age_clock - at.shard.settings().dedupe_window)..=(step.token_ahead_clock + TOKEN_AHEAD_MAX);
-        let Some(time) = message.token_time.filter(|time| kept.contains(time)) else { return Ok(None) };
+        let Some(time) = message.token_time.filter(|time| kept.contains(time)) else { return Ok(()) };
         let made = self.queues.table.answers.make(self.writer.library(), time);
-        let (keyspace, is_new) = made.map_err(|error| keyspace_error(error, APPLY))?;
+        let (_, is_new) = made.map_err(|error| keyspace_error(error, APPLY))?;
         self.queues.trim_due |= is_new;
-        Ok(Some(keyspace))
+        Ok(())
     }
 
     /// The disk space level for commands of queues.
@@ -265,10 +282,15 @@ impl Committer {
             return Err(StoreError::not_applied(StoreErrorKind::Full, OP));
         }
         let spaces = self.queue_spaces(OP)?;
-        let mut batch = self.writer.batch(2 * shards as usize + 2);
+        let mut batch = self.writer.batch(2 * shards as usize + 3);
         let mut made = Vec::new();
+        let (id_key, is_new) = self.id_key().map_err(|error| error.into_store_error(OP))?;
+        if is_new {
+            batch.put(&spaces.shards, key::ID_KEY, id_key.0);
+        }
         for number in 0..shards {
             let core = Shard::new(number, EPOCH, settings.clone()).map_err(|_| refuse("the settings are not valid"))?;
+            let core = core.with_stubs(id_key);
             let shard = ShardId { queue, number };
             batch.put(&spaces.shards, key::of_header(shard), encode_header(&core.header()));
             batch.put(&spaces.shards, key::of_settings(shard), encode_settings(&settings.settings, settings.version));
@@ -373,32 +395,6 @@ impl Committer {
         }
         self.queues.moment = Some(Moment { step, ..moment });
         Ok(Some(from))
-    }
-
-    /// Removes some remains of dropped queues; later calls remove the rest. A failure is final and recorded.
-    fn purge_dropped_queues(&mut self) {
-        let (Some(spaces), Some((shard, sequences))) =
-            (self.queues.spaces.clone(), self.queues.table.leftovers.last_mut())
-        else {
-            return;
-        };
-        let mut batch = self.writer.batch(2 * TIDY_MESSAGES_MAX);
-        let some = sequences.len().saturating_sub(TIDY_MESSAGES_MAX);
-        for sequence in sequences.drain(some..) {
-            let place = key::of_message(*shard, sequence);
-            batch.remove(&spaces.heads, place);
-            batch.remove(&spaces.bodies, place);
-        }
-        // Removals disappear from disk in time, which must not make the newest row of a keyspace older.
-        for keyspace in [&spaces.heads, &spaces.bodies] {
-            batch.put(keyspace, TIDIED, &b""[..]);
-        }
-        if sequences.is_empty() {
-            self.queues.table.leftovers.pop();
-        }
-        if self.commit(batch, SyncMode::No) && !self.queues.table.leftovers.is_empty() {
-            self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
-        }
     }
 
     /// Drops dedupe records older than every window.
