@@ -7,6 +7,7 @@ mod beanstalkd;
 pub mod calls;
 pub mod cycles;
 mod due;
+mod finished;
 mod hour;
 mod many;
 pub mod messages;
@@ -58,6 +59,9 @@ pub struct Scale {
     /// Messages pending in the run of memory and restart
     #[arg(long, default_value_t = 10_000_000)]
     many: u64,
+    /// Messages that are over in the run of finished ones
+    #[arg(long, default_value_t = 3_000_000)]
+    finished: u64,
     /// Minutes of the run that is to stay as it begins
     #[arg(long, default_value_t = 60)]
     minutes: u64,
@@ -86,6 +90,8 @@ enum Part {
     Idle,
     /// Memory and restart with many messages
     Many,
+    /// Memory and restart with many finished messages
+    Finished,
     /// beanstalkd doing the same, where it is installed
     Beanstalkd,
     /// An hour at half the highest rate; not run unless it is asked for
@@ -119,6 +125,9 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
     }
     if wanted(Part::Many) {
         table.extend(with_many(binary, &folder()?, scale).await?);
+    }
+    if wanted(Part::Finished) {
+        table.extend(with_finished(binary, &folder()?, scale).await?);
     }
     if wanted(Part::Beanstalkd) {
         table.extend(beside_beanstalkd(&folder()?, scale).await?);
@@ -345,6 +354,24 @@ async fn with_many(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<
             "< 20 s",
             ready < 20.0,
         ),
+    ])
+}
+
+async fn with_finished(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let outcome = finished::run(binary, folder.path(), scale.finished).await?;
+    let finished::Outcome { finished, resident: [empty, resident], ready_after, resident_after, looks } = &outcome;
+    let each = resident.saturating_sub(*empty) as f64 / *finished as f64;
+    let (ready, mib) = (ready_after.as_secs_f64(), |bytes: &u64| bytes >> 20);
+    let text = format!("{} MiB resident, {each:.0} bytes above an empty server for each", mib(resident));
+    Ok(vec![
+        figure(&format!("{finished} finished messages"), text, "<= 500 MiB with 3 million", *resident <= 500 << 20),
+        figure(
+            "ready after kill -9 with them",
+            format!("{ready:.1} s, {} MiB resident", mib(resident_after)),
+            "<= 2 s with 3 million, <= 4 s with 10",
+            ready <= if *finished > 5_000_000 { 4.0 } else { 2.0 },
+        ),
+        latency("GetMessage of a finished one, one after the other", looks, "p99 <= 2 ms", 2.0),
     ])
 }
 

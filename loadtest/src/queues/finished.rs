@@ -1,0 +1,85 @@
+//! What messages that are over cost: memory, the start after a kill, and a look at one of them.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use tallystone_client::proto::queue::v1::{GetDepthRequest, GetMessageRequest, ListMessagesRequest, MessageState};
+
+use super::begin;
+use super::cycles;
+use super::messages::{Kind, Queues, client, create};
+use crate::client::Connections;
+use crate::load::Span;
+use crate::report::Report;
+use crate::target::{self, Target};
+
+const QUEUES: u64 = 8;
+const SPAN: Span = Span { warm_up: Duration::ZERO, measure: Duration::from_secs(5) };
+/// The messages that are looked at, one after the other.
+const LOOKS: i32 = 1_000;
+
+/// What came of it.
+pub struct Outcome {
+    /// The messages that are over.
+    pub finished: u64,
+    /// Resident memory of the server without messages and with them, in bytes.
+    pub resident: [u64; 2],
+    /// From the start of the process after the kill until `/readyz` says yes.
+    pub ready_after: Duration,
+    /// Resident memory after that start, in bytes.
+    pub resident_after: u64,
+    /// Looks at finished messages.
+    pub looks: Report,
+}
+
+/// Works off so many messages in eight queues, kills, starts again, and checks that all of them are there.
+pub async fn run(binary: &Path, data: &Path, count: u64) -> Result<Outcome> {
+    let (server, connections) = begin(binary, data).await?;
+    for number in 0..QUEUES {
+        create(&connections, Queues::simple(&name(number))).await?;
+    }
+    let empty = target::usage(server.pid())?.resident;
+    let (mut finished, mut number) = (0, 0);
+    while finished < count {
+        cycles::run(&connections, &name(number % QUEUES), Kind::Plain, SPAN).await?;
+        number += 1;
+        finished = completed(&connections).await?;
+    }
+    let resident = target::usage(server.pid())?.resident;
+    let looks = look(&connections).await?;
+    drop(server); // kill -9
+    let server = Target::server(binary, data)?;
+    let after = completed(&Connections::open(&server.url(), 1).await?).await?;
+    ensure!(after == finished, "{after} of {finished} finished messages after the restart");
+    let resident_after = target::usage(server.pid())?.resident;
+    Ok(Outcome { finished, resident: [empty, resident], ready_after: server.ready_after, resident_after, looks })
+}
+
+fn name(number: u64) -> String {
+    format!("finished-{number}")
+}
+
+async fn completed(connections: &Connections) -> Result<u64> {
+    let mut sum = 0;
+    for number in 0..QUEUES {
+        let request = GetDepthRequest { queue: name(number), ..GetDepthRequest::default() };
+        sum += client(connections, 0).get_depth(request).await?.into_inner().completed;
+    }
+    Ok(u64::try_from(sum)?)
+}
+
+async fn look(connections: &Connections) -> Result<Report> {
+    let (mut client, queue) = (client(connections, 0), name(0));
+    let state = MessageState::Completed.into();
+    let list = ListMessagesRequest { queue: queue.clone(), state, page_size: LOOKS, ..ListMessagesRequest::default() };
+    let listed = client.list_messages(list).await?.into_inner().messages;
+    let mut report = Report::new();
+    for message in listed {
+        let request = GetMessageRequest { queue: queue.clone(), message_id: message.message_id, ..Default::default() };
+        let began = Instant::now();
+        client.get_message(request).await?.into_inner().message.context("a message")?;
+        report.note(began.elapsed(), &Ok(1));
+    }
+    Ok(report)
+}
