@@ -4,6 +4,7 @@
 //! take no more calls and call `drain`.
 
 pub mod access;
+pub mod adoption;
 pub mod audit;
 pub mod bridge;
 pub mod call_limiter;
@@ -22,6 +23,8 @@ pub mod loops;
 pub mod namespaces;
 mod queue_report_frontier;
 pub mod queues;
+pub mod report_right;
+mod reports;
 pub mod rolling;
 mod rollup_queues;
 pub mod rules;
@@ -34,13 +37,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::access::{AccessKeys, Tokens, TrustedIssuer};
-use crate::bridge::{Bridge, BridgeSettings, ReportedTotals};
+use crate::adoption::Adoption;
+use crate::bridge::BridgeSettings;
 use crate::context::EngineContext;
 use crate::counting::Counting;
 use crate::driver::Driver;
 use crate::experiments::{ExperimentCatalog, ExperimentSampler, Experiments};
 use crate::fleet::{CounterFleet, FleetMembership, FleetOptions};
-use crate::historian::{CounterTotals, Historian, HistoryRetention};
+use crate::historian::Historian;
 use crate::history::HistoryReader;
 use crate::loops::{
     AccessKeysLoop, DeletedNamespacesLoop, FollowLoop, IssuerKeysLoop, MembershipLoop, StartupProgress, Supervisor,
@@ -49,6 +53,8 @@ use crate::loops::{
 use crate::namespaces::NamespaceCatalog;
 use crate::queue_report_frontier::QueueReportFrontier;
 use crate::queues::Queues;
+use crate::report_right::ReportStanding;
+use crate::reports::{ReportPlan, Reports};
 use crate::rolling::{Roller, SignalReceiver};
 use crate::rules::{Rules, RulesLoop};
 use crate::scopes::NamespaceScopes;
@@ -103,7 +109,7 @@ pub struct Engine {
     served: Arc<ServedCounts>,
     counting: Counting,
     queues: Option<Queues>,
-    historian: Option<Historian>,
+    reports: Option<Reports>,
     history: Option<Arc<dyn HistoryStore>>,
     rules: Rules,
     keys: AccessKeys,
@@ -181,15 +187,20 @@ impl Engine {
         driver.start(DeletedNamespacesLoop::new(Arc::clone(&scopes), Arc::clone(&served)));
         driver.start(WatchesLoop::new(Arc::clone(&served)));
         let counting = Counting::new(roller, rules, &name, started_at);
-        let written = history.clone().map(|store| (store, history_registers));
-        let (queues, historian) = match queue_stores {
+        let plan = history.clone().zip(bridge).map(|(history, settings)| {
+            let (counters_are_shared, registers) = (scopes.fleet.is_some(), history_registers);
+            ReportPlan { settings, counters_are_shared, history, registers }
+        });
+        let (queues, reports) = match queue_stores {
             Some(stores) => {
                 let member = scopes.fleet.as_ref().map(|fleet| Arc::clone(&fleet.membership));
                 let joined = (member, name.clone());
                 let queues = Queues::start_in(stores.clone(), Arc::clone(&context), joined).await?;
-                let reports = bridge.map(|settings| (settings, scopes.fleet.is_some()));
-                let historian = start_reports(&context, &counting, &queues, stores, written, reports).await?;
-                (Some(queues), historian)
+                let reports = match plan {
+                    Some(plan) => Some(Reports::start(&context, &counting, &queues, stores, plan).await?),
+                    None => None,
+                };
+                (Some(queues), reports)
             }
             None => (None, None),
         };
@@ -198,7 +209,7 @@ impl Engine {
         if queues.is_some() {
             context.driver.start(RulesLoop::new(rules.clone()));
         }
-        let engine = Self { context, scopes, served, counting, queues, historian, history, rules, keys, experiments };
+        let engine = Self { context, scopes, served, counting, queues, reports, history, rules, keys, experiments };
         engine.context.driver.start(ExperimentSampler::new(engine.experiments()));
         Ok(engine)
     }
@@ -215,7 +226,17 @@ impl Engine {
 
     /// The writer of the history, unless none is kept.
     pub fn historian(&self) -> Option<Historian> {
-        self.historian.clone()
+        self.reports.as_ref().map(|reports| reports.historian.clone())
+    }
+
+    /// What this server may do with the counters and the history of queues, unless it reports to none.
+    pub fn report_standing(&self) -> Option<ReportStanding> {
+        self.reports.as_ref().map(|reports| reports.right.standing())
+    }
+
+    /// The use case that gives counters, history and rules of a lost queue store to the present one.
+    pub fn adoption(&self) -> Adoption {
+        Adoption::new(Arc::clone(&self.context), self.queues.clone(), self.reports.clone(), self.rules.clone())
     }
 
     /// The use cases of experiments.
@@ -364,49 +385,4 @@ impl Engine {
     pub async fn abandon(&self) {
         self.context.driver.abandon().await;
     }
-}
-
-/// Starts the relay of the history of queues, and the reports to their counters. `reports` says how, and whether the servers
-/// of the queues share the counters.
-async fn start_reports(
-    context: &Arc<EngineContext>,
-    counting: &Counting,
-    queues: &Queues,
-    stores: QueueStores,
-    history: Option<(Arc<dyn HistoryStore>, Arc<dyn RegisterCodec>)>,
-    reports: Option<(BridgeSettings, bool)>,
-) -> Result<Option<Historian>, StoreError> {
-    let (Some((history, registers)), Some((settings, counters_are_shared))) = (history, reports) else {
-        return Ok(None);
-    };
-    if !is_paired(context, queues, &stores, &history).await? {
-        tracing::warn!(
-            "the counters and the history belong to another queue store; the queues of this server run without both. \
-             Give each queue store its own keyspace or directory of counters"
-        );
-        return Ok(None);
-    }
-    let driver = context.driver.clone();
-    driver.start(HistoryRetention::new(Arc::clone(context), Arc::clone(&history), settings.history_retention));
-    let historian = Historian::start(queues.clone(), &stores, history, registers, Arc::clone(context));
-    let totals: Arc<dyn CounterTotals> = Arc::new(ReportedTotals::new(counting.clone()));
-    historian.compare_counters(totals);
-    let (context, counting) = (Arc::clone(context), counting.clone());
-    driver.start(Bridge::new(context, counting, queues.clone(), stores.outbox, settings, counters_are_shared));
-    Ok(Some(historian))
-}
-
-/// Whether the counters belong to these queues. Queues that end with the process pair with counters that do so too; beside
-/// durable counters a later process would find the mark of an earlier one, so such queues leave none.
-async fn is_paired(
-    context: &EngineContext,
-    queues: &Queues,
-    stores: &QueueStores,
-    history: &Arc<dyn HistoryStore>,
-) -> Result<bool, StoreError> {
-    if stores.shards.durability().is_none() {
-        return Ok(true);
-    }
-    let draw = u64::from_be_bytes(context.random()) >> 1;
-    bridge::pairing::claim(history, &queues.home().0, draw).await
 }

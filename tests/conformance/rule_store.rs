@@ -102,6 +102,20 @@ async fn rule_store_law_1_a_rule_outlives_the_store_that_was_open() {
 }
 
 #[tokio::test]
+async fn rule_store_law_3_an_update_may_give_a_rule_to_another_queue_store() {
+    on_every_backend(async |bench| {
+        let rules = &bench.stores.rules;
+        let made = rules.create(new("a")).await.expect("a free name");
+        let (before, home) = (moved(made, 8), QueueHome([4; 12]));
+        let given = rules.update(before.clone().moved_to(home)).await.expect("the stamp is current");
+        assert_eq!((given.home, given.progress.fired_through), (home, 8));
+        assert_eq!(rules.get(&name("a")).await.expect("a read"), Some(given));
+        assert!(is_conflict(&rules.update(before).await.expect_err("a server of the store before lost its stamp")));
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn rule_store_law_2_generations_of_removed_rules_are_never_given_again() {
     on_every_backend(async |bench| {
         let rules = &bench.stores.rules;

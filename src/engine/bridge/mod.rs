@@ -7,9 +7,13 @@
 //! ```text
 //! shard --change--> DirtyShards --each step--> ShardOutbox.report --changed totals--> Counting.report_queue_totals
 //! ```
+//!
+//! The counters belong to one queue store: `pairing` is the mark that says to which, `mark_watch` looks at it and gives or takes
+//! this server's right to report.
 
 mod dirty;
 mod known_totals;
+mod mark_watch;
 mod other_servers;
 pub mod pairing;
 mod reporter;
@@ -21,6 +25,7 @@ mod totals;
 use std::time::Duration;
 
 pub use known_totals::ReportedTotals;
+pub(super) use mark_watch::MarkWatch;
 pub use reporter::Bridge;
 
 /// How the bridge reports.

@@ -1,4 +1,7 @@
-//! The loop that reports shards, takes queues over, and makes the counters of deleted queues zero.
+//! The loop that reports shards, takes queues over, and makes the counters of deleted queues zero. While the counters belong to
+//! another queue store it rests, and forgets what it knew of them.
+
+mod on_and_off;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,6 +22,7 @@ use crate::context::EngineContext;
 use crate::counting::{Counting, CountingError, QueueTotal, WriteOutcome};
 use crate::driver::{BackgroundLoop, DrainStage, NextActivation};
 use crate::queues::{Queues, ReportedQueue};
+use crate::report_right::ReportRight;
 use tallystone_domain::limits::{
     BRIDGE_BACKOFF_MAX, BRIDGE_READ_BACKS_MAX, BRIDGE_READS_AT_ONCE_MAX, BRIDGE_TAKEOVERS_AT_ONCE_MAX,
     QUEUE_TOTALS_AT_ONCE_MAX,
@@ -34,6 +38,8 @@ const SLOW_AFTER: Duration = Duration::from_secs(10);
 const READ_BACK_AFTER: Duration = Duration::from_secs(30);
 /// The same for a queue whose values give way to others.
 const EVICTION_PAUSE: Duration = Duration::from_secs(2);
+/// The pause between two looks at whether this server may report, while it may not.
+const REST: Duration = Duration::from_secs(1);
 
 /// The reporter of the queues of this server.
 pub struct Bridge {
@@ -59,6 +65,10 @@ pub struct Bridge {
     is_last: bool,
     /// Where other servers change the same shards.
     others: OtherServers,
+    /// Whether this server may report.
+    right: Arc<ReportRight>,
+    /// Whether it reports, or has only paused.
+    is_on: bool,
 }
 
 struct TrackedQueue {
@@ -92,9 +102,13 @@ impl Bridge {
         outbox: Arc<dyn ShardOutbox>,
         settings: BridgeSettings,
         counters_are_shared: bool,
+        right: Arc<ReportRight>,
     ) -> Self {
         let dirty = Arc::new(DirtyShards::new(Arc::clone(&context.clock)));
-        context.queue_reports.start(&*context.clock);
+        let is_on = right.holds();
+        if is_on {
+            context.queue_reports.start(&*context.clock);
+        }
         queues.listen(Arc::clone(&dirty) as _);
         let (tracked, gone) = (HashMap::new(), BTreeSet::new());
         let have_own_counters = queues.is_shared() && !counters_are_shared;
@@ -115,6 +129,8 @@ impl Bridge {
             read_backs_left: 0,
             is_last: false,
             others,
+            right,
+            is_on,
         }
     }
 
@@ -192,6 +208,7 @@ impl Bridge {
     async fn write(&self, totals: Vec<QueueTotal>) -> Result<(), CountingError> {
         let mut totals = totals.into_iter().peekable();
         while totals.peek().is_some() {
+            self.still_holds().await?;
             let some: Vec<QueueTotal> = totals.by_ref().take(QUEUE_TOTALS_AT_ONCE_MAX).collect();
             for outcome in self.counting.report_queue_totals(some).await? {
                 if outcome? == WriteOutcome::Applied {
@@ -410,7 +427,17 @@ impl BackgroundLoop for Bridge {
         "queue reports"
     }
 
+    async fn woken(&self) {
+        match self.right.is_elsewhere() {
+            true => std::future::pending().await,
+            false => self.right.sure().await,
+        }
+    }
+
     async fn activate(&mut self) -> NextActivation {
+        if !self.may_report() {
+            return NextActivation::AfterOrWoken(REST);
+        }
         self.wake_due();
         self.follow_others();
         match self.step(self.budget()).await {
@@ -433,6 +460,9 @@ impl BackgroundLoop for Bridge {
 
     /// Reports everything that changed, so that the last rolls find it.
     async fn finish(&mut self, until: Duration) {
+        if !self.may_report() {
+            return;
+        }
         let elapsed = self.context.clock.elapsed();
         self.is_last = true;
         for tracked in self.tracked.values_mut() {

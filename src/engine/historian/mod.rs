@@ -22,6 +22,7 @@ use crate::historian::relay::Relay;
 use crate::historian::step::StepSources;
 use crate::historian::waiting::WaitingShards;
 use crate::queues::Queues;
+use crate::report_right::ReportRight;
 use tallystone_ports::{
     HistoryStore, HistoryUsage, OutboxUsage, QueueListener, QueueStores, RegisterCodec, ShardReader,
 };
@@ -43,6 +44,8 @@ struct HistorianContext {
     waiting: Arc<WaitingShards>,
     /// What the counters know of queues; none where queues report to no counters.
     counters: Mutex<Option<Arc<dyn CounterTotals>>>,
+    /// Whether the history is that of these queues now.
+    right: Arc<ReportRight>,
 }
 
 /// The history at one moment, for metrics.
@@ -55,19 +58,20 @@ pub struct HistorianGauges {
 }
 
 impl Historian {
-    /// Starts the relay.
+    /// Starts the relay, with the right to write.
     pub(super) fn start(
         queues: Queues,
         stores: &QueueStores,
         history: Arc<dyn HistoryStore>,
         registers: Arc<dyn RegisterCodec>,
-        engine: Arc<EngineContext>,
+        (engine, right): (Arc<EngineContext>, Arc<ReportRight>),
     ) -> Self {
         let clock = Arc::clone(&engine.clock);
         let waiting = Arc::new(WaitingShards::new(queues.clone(), Arc::clone(&clock)));
         let (outbox, reader) = (Arc::clone(&stores.outbox), Arc::clone(&stores.reader));
         let sources = StepSources { queues, outbox, history, registers, clock };
-        let context = Arc::new(HistorianContext { engine, sources, reader, waiting, counters: Mutex::default() });
+        let context =
+            Arc::new(HistorianContext { engine, sources, reader, waiting, counters: Mutex::default(), right });
         stores.shards.listen(Arc::clone(&context.waiting) as Arc<dyn QueueListener>);
         context.engine.driver.start(Relay::new(Arc::clone(&context)));
         Self { context }
@@ -76,6 +80,11 @@ impl Historian {
     /// Makes full checks compare these counters with the shards.
     pub fn compare_counters(&self, totals: Arc<dyn CounterTotals>) {
         *self.context.counters.lock() = Some(totals);
+    }
+
+    /// Whether the history belongs to another queue store, so that nothing is written to it or compared with it.
+    pub fn is_of_another_store(&self) -> bool {
+        self.context.right.is_elsewhere()
     }
 
     /// The history at this moment. O(waiting shards).

@@ -16,6 +16,7 @@ use crate::driver::{BackgroundLoop, NextActivation};
 use crate::historian::HistorianContext;
 use crate::historian::findings::raise;
 use crate::historian::step::{AUDIT_EVERY, KeptShard, ShardStep};
+use crate::report_right::ReportStanding;
 use tallystone_domain::history::audit::Finding;
 use tallystone_domain::limits::{
     HISTORY_BATCH_ROWS_MAX, RELAY_APPENDS_AT_ONCE_MAX, RELAY_READS_AT_ONCE_MAX, RELAY_SHARDS_KEPT_MAX,
@@ -182,6 +183,13 @@ impl Relay {
         }
     }
 
+    /// Forgets what it knew: another queue store has the history now.
+    fn rest(&mut self) {
+        self.context.waiting.forget();
+        (self.listed_at, self.failures) = (None, 0);
+        self.kept.clear();
+    }
+
     fn note_failure(&mut self, error: &StoreError) {
         self.failures = self.failures.saturating_add(1);
         self.context.engine.stats.history_failures.increment();
@@ -322,10 +330,23 @@ impl BackgroundLoop for Relay {
     }
 
     async fn woken(&self) {
-        self.context.waiting.woken().await;
+        match self.context.right.standing() {
+            ReportStanding::Unsure => self.context.right.sure().await,
+            ReportStanding::Reports | ReportStanding::Waits | ReportStanding::Apart => {
+                self.context.waiting.woken().await
+            }
+        }
     }
 
     async fn activate(&mut self) -> NextActivation {
+        match self.context.right.standing() {
+            ReportStanding::Reports => {}
+            ReportStanding::Unsure => return NextActivation::AfterOrWoken(LIST_EVERY),
+            ReportStanding::Waits | ReportStanding::Apart => {
+                self.rest();
+                return NextActivation::After(LIST_EVERY);
+            }
+        }
         self.list().await;
         self.mark_due_audits();
         match self.round().await {
@@ -338,6 +359,9 @@ impl BackgroundLoop for Relay {
 
     /// Carries what is there. The outboxes keep the rest for the next start.
     async fn finish(&mut self, until: Duration) {
+        if !self.context.right.holds() {
+            return;
+        }
         let clock = Arc::clone(&self.context.engine.clock);
         let left = until.saturating_sub(clock.elapsed());
         self.listed_at = None;

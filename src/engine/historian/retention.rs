@@ -7,6 +7,7 @@ use async_trait::async_trait;
 
 use crate::context::EngineContext;
 use crate::driver::{BackgroundLoop, NextActivation};
+use crate::report_right::ReportRight;
 use tallystone_ports::HistoryStore;
 
 /// The pause between two looks. Rows leave in whole storage periods, which are longer.
@@ -17,12 +18,19 @@ pub struct HistoryRetention {
     context: Arc<EngineContext>,
     history: Arc<dyn HistoryStore>,
     retention: Duration,
+    /// Whether the history is that of the queues of this server.
+    right: Arc<ReportRight>,
 }
 
 impl HistoryRetention {
     /// Keeps rows for `retention`.
-    pub fn new(context: Arc<EngineContext>, history: Arc<dyn HistoryStore>, retention: Duration) -> Self {
-        Self { context, history, retention }
+    pub fn new(
+        context: Arc<EngineContext>,
+        history: Arc<dyn HistoryStore>,
+        retention: Duration,
+        right: Arc<ReportRight>,
+    ) -> Self {
+        Self { context, history, retention, right }
     }
 }
 
@@ -32,7 +40,17 @@ impl BackgroundLoop for HistoryRetention {
         "history retention"
     }
 
+    async fn woken(&self) {
+        match self.right.is_elsewhere() {
+            true => std::future::pending().await,
+            false => self.right.sure().await,
+        }
+    }
+
     async fn activate(&mut self) -> NextActivation {
+        if !self.right.holds() {
+            return NextActivation::AfterOrWoken(LOOK_EVERY);
+        }
         if let Err(error) = self.history.trim(self.context.now() - self.retention).await {
             tracing::warn!(%error, "cannot remove old rows of the history; trying again in a minute");
         }

@@ -112,6 +112,12 @@ impl WaitingShards {
         }
     }
 
+    /// Forgets all shards, until the outboxes are listed again.
+    pub fn forget(&self) {
+        self.is_listed.store(false, Ordering::Relaxed);
+        *self.shards.lock() = WaitingSince::default();
+    }
+
     /// The age of the oldest row that is not in the history, as far as it is known; 0 without one. O(waiting).
     pub fn lag(&self) -> Duration {
         let state = self.shards.lock();

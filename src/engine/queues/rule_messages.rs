@@ -1,6 +1,7 @@
 //! What counter rules need of queues: a check of a message before there is one, the clock of tokens, and the mark of the
-//! queue store.
+//! queue store, by which counters belong to it too.
 
+use crate::catalog::FollowedCatalog as _;
 use crate::queues::catalog::EnqueueTarget;
 use crate::queues::error::QueueError;
 use crate::queues::{Queues, SentMessage};
@@ -32,5 +33,13 @@ impl Queues {
     /// The mark of the queue store: the same after a restart, and another one for each store.
     pub(crate) fn home(&self) -> QueueHome {
         QueueHome(self.context.lease_key.seal(HOME))
+    }
+
+    /// Whether the queue store is the one of the start of this server. One that has lost its catalog is an error; in a store that
+    /// had none and is empty now, nothing was lost, and it gets its key back.
+    pub(crate) async fn is_store_of_the_start(&self) -> Result<bool, QueueError> {
+        self.follow().await?;
+        let own = self.context.lease_key;
+        Ok(self.context.stores.catalog.lease_key(own).await? == own)
     }
 }

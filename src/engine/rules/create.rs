@@ -1,6 +1,7 @@
 //! Creates a rule: checks all that can be known before it fires.
 
 use crate::queues::SentMessage;
+use crate::rules::error::OTHER_STORE;
 use crate::rules::evaluate::message_of;
 use crate::rules::{RuleError, Rules};
 use tallystone_domain::limits::RULES_MAX;
@@ -72,7 +73,7 @@ fn same(known: Rule, spec: &RuleSpec, home: QueueHome) -> Result<Rule, RuleError
         ("queue", *queue == spec.queue),
         ("message", *message == spec.message),
         ("max_per_minute", *max_per_minute == spec.max_per_minute),
-        ("queue store", known.home == home),
+        (OTHER_STORE, known.home == home),
     ];
     let differences: Vec<_> = compared.into_iter().filter(|(_, same)| !same).map(|(what, _)| what).collect();
     if differences.is_empty() {

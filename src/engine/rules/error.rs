@@ -6,6 +6,9 @@ use tallystone_domain::rules::RuleName;
 use tallystone_domain::{Reason, Reject};
 use tallystone_ports::{StoreError, StoreErrorKind};
 
+/// How a rule is told to belong to another queue store, among the settings that differ.
+pub(super) const OTHER_STORE: &str = "queue store";
+
 /// The refusal or failure of a call or an evaluation.
 #[derive(Debug, thiserror::Error)]
 pub enum RuleError {
@@ -19,7 +22,7 @@ pub enum RuleError {
         name: RuleName,
     },
     /// A rule of the name has other settings.
-    #[error("rule {name} exists with another {}", .differences.join(", another "))]
+    #[error("rule {name} exists with another {}{}", .differences.join(", another "), adopt_hint(.differences))]
     Exists {
         name: RuleName,
         /// The settings that differ.
@@ -40,6 +43,14 @@ pub enum RuleError {
     /// The store of rules failed.
     #[error(transparent)]
     Store(#[from] StoreError),
+}
+
+/// What to do about a rule that differs in nothing but its queue store.
+fn adopt_hint(differences: &[&str]) -> &'static str {
+    match differences {
+        [OTHER_STORE] => "; if that store is lost, `tallystone bridge adopt` gives its rules to this one",
+        _ => "",
+    }
 }
 
 impl RuleError {

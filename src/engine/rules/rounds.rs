@@ -16,11 +16,13 @@ pub struct RulesLoop {
     /// The rules of the round that wait for their turn, as they were read at its beginning. A rule that has changed since is
     /// left to the next round, because its stamp is gone.
     waiting: VecDeque<Rule>,
+    /// The rules of other queue stores that the log was told of.
+    passed_over: usize,
 }
 
 impl RulesLoop {
     pub fn new(rules: Rules) -> Self {
-        Self { rules, waiting: VecDeque::new() }
+        Self { rules, waiting: VecDeque::new(), passed_over: 0 }
     }
 
     /// Reads the rules whose messages go to the queues of this server.
@@ -28,12 +30,28 @@ impl RulesLoop {
         let Some(queues) = &self.rules.queues else { return };
         let home = queues.home();
         match self.rules.store.list().await {
-            Ok(rules) => self.waiting = rules.into_iter().filter(|rule| rule.home == home).collect(),
+            Ok(rules) => {
+                let all = rules.len();
+                self.waiting = rules.into_iter().filter(|rule| rule.home == home).collect();
+                self.tell_passed_over(all - self.waiting.len());
+            }
             Err(error) => {
                 self.rules.context.stats.rules.failed.increment();
                 tracing::warn!(%error, "cannot read the counter rules; they are read again");
             }
         }
+    }
+
+    /// Says once how many rules this server does not run.
+    fn tell_passed_over(&mut self, rules: usize) {
+        if rules > self.passed_over {
+            tracing::warn!(
+                rules,
+                "counter rules belong to another queue store and do not fire here; if that store is lost, `tallystone bridge \
+                 adopt` gives them to this one"
+            );
+        }
+        self.passed_over = rules;
     }
 
     async fn evaluate_some(&mut self) {

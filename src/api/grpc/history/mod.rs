@@ -24,6 +24,10 @@ use tallystone_proto::history::v1::history_service_server::HistoryService;
 const NO_HISTORY: &str = "this server keeps no history of messages; set bridge.enabled on this server, or send the call to a \
     server that keeps one";
 
+/// The error message of a check at a server whose history belongs to another queue store.
+const OTHER_STORE: &str = "the history belongs to another queue store, so this server writes none; if that store is lost, \
+    `tallystone bridge adopt` gives it to this one";
+
 /// The history service.
 pub struct HistoryApi {
     history: Result<Sealed<HistoryReader>, ApiError>,
@@ -49,7 +53,11 @@ impl HistoryApi {
     }
 
     fn historian(&self, proof: &impl AccessProof) -> Result<&Historian, Status> {
-        self.historian.as_ref().map(|historian| historian.with(proof)).map_err(|missing| missing.clone().into())
+        let historian = self.historian.as_ref().map(|historian| historian.with(proof)).map_err(Clone::clone)?;
+        match historian.is_of_another_store() {
+            true => Err(ApiError::new(Reason::UnknownMethod, OTHER_STORE).into()),
+            false => Ok(historian),
+        }
     }
 }
 
