@@ -29,6 +29,7 @@ use tallystone_domain::limits::METRIC_DATASETS_MAX;
 use tallystone_engine::call_limiter::CallLimiter;
 use tallystone_engine::historian::HistorianGauges;
 use tallystone_engine::queues::Queues;
+use tallystone_engine::report_right::ReportStanding;
 use tallystone_engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
 use tallystone_ports::{HistogramReading, LabelledCounts, Metric, MetricValue, metrics};
@@ -151,6 +152,8 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
     Gauge "tallystone_queue_sessions" = of_queues(engine, Queues::sessions), "Sessions of workers";
     Gauge "tallystone_bridge_active" = f64::from(u8::from(engine.queue_report_lag().is_some())),
         "Whether this server reports queues to counters";
+    Gauge "tallystone_bridge_apart" = f64::from(u8::from(is_apart(engine))),
+        "Whether the counters and the history of queues belong to another queue store";
     Gauge "tallystone_bridge_report_lag_seconds" = engine.queue_report_lag().map_or(0.0, |lag| lag.as_secs_f64()),
         "Age of the time up to which all changes of queues are in the log of their counters";
     Gauge "tallystone_bridge_waiting_shards" = engine.stats().bridge.waiting_shards.get() as f64,
@@ -205,6 +208,11 @@ fn seconds(micros: f64) -> f64 {
 /// The servers that share the counters, or else the queues.
 fn shared_with(engine: &Engine) -> Option<FleetGauges> {
     engine.fleet().or_else(|| engine.queue_fleet())
+}
+
+/// Whether another queue store has the counters and the history.
+fn is_apart(engine: &Engine) -> bool {
+    engine.report_standing() == Some(ReportStanding::Apart)
 }
 
 /// A server without queues shows zeros, so that every panel finds its metric.

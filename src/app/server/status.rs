@@ -15,6 +15,7 @@ use tallystone_domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
 use tallystone_domain::queue::MessageState;
 use tallystone_domain::queue::activity::LostWork;
 use tallystone_engine::queues::Backlog;
+use tallystone_engine::report_right::ReportStanding;
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
 use tallystone_ports::{Clock, StoreDisk, StoreMemory};
 use tallystone_proto::admin::v1 as pb;
@@ -109,6 +110,7 @@ impl StatusSource for ServerStatus {
         problems.extend(on_disk.filter(|(_, disk)| disk.full).map(|(store, disk)| full(&store.store, disk)));
         problems.extend(stores.iter().flat_map(|(store, _, memory)| memory_problems(&store.store, memory)));
         problems.extend(datasets.iter().filter(|dataset| dataset.overdue() > STATUS_STALENESS_MAX).map(stale));
+        problems.extend(self.engine.report_standing().and_then(unreported));
         if let Some(queues) = self.engine.queues() {
             problems.extend(queues.overview().lost.iter().map(lost));
         }
@@ -186,6 +188,21 @@ fn stale(dataset: &DatasetGauges) -> String {
         units::about(dataset.staleness),
         units::about(dataset.accept_limit)
     )
+}
+
+/// The sentence of a server that does not report its queues, although it should.
+fn unreported(standing: ReportStanding) -> Option<String> {
+    let text = match standing {
+        ReportStanding::Apart => {
+            "the counters and the history of queues belong to another queue store, so the queues of this server are neither \
+             counted nor recorded: docs/runbook/bridge-off.md says what to do"
+        }
+        ReportStanding::Waits => {
+            "the counters and the history of queues were given to the queue store of this server; reports begin within a minute"
+        }
+        ReportStanding::Reports | ReportStanding::Unsure => return None,
+    };
+    Some(text.to_owned())
 }
 
 /// The sentence of a queue whose store came back with an earlier state.

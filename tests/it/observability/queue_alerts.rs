@@ -106,6 +106,7 @@ fn a_history_that_lies_behind_lacks_rows_or_contradicts_the_queue_raises_an_aler
     let finding = "tallystone_audit_findings_total{kind=\"rows\"}";
     for (series, fine, bad, alert) in [
         ("tallystone_bridge_report_lag_seconds", 50.0, 61.0, "QueueReportsLag"),
+        ("tallystone_bridge_apart", 0.0, 1.0, "BridgeOff"),
         ("tallystone_history_lag_seconds", 50.0, 61.0, "HistoryRelayLags"),
         ("tallystone_outbox_bytes", 0.24 * number(capacity), 0.26 * number(capacity), "OutboxFills"),
         ("tallystone_history_gaps_total", 0.0, 1.0, "HistoryGap"),

@@ -19,10 +19,11 @@ macro_rules! page {
     };
 }
 
-const PAGES: [(&str, &str); 30] = [
+const PAGES: [(&str, &str); 31] = [
     page!("attempts-fail"),
     page!("audit-finding"),
     page!("background-work-fails"),
+    page!("bridge-off"),
     page!("calls-fail"),
     page!("calls-take-too-long"),
     page!("connections-refused"),
