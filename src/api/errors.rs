@@ -16,6 +16,7 @@ use tallystone_domain::access::{AccessDenial, QuotaRefusal};
 use tallystone_domain::limits::{BODY_BYTES_MAX, ERROR_MESSAGE_BYTES_MAX};
 use tallystone_domain::{Reason, Reject};
 use tallystone_engine::access::KeyError;
+use tallystone_engine::adoption::AdoptionError;
 use tallystone_engine::call_limiter::CallRefusal;
 use tallystone_engine::counting::CountingError;
 use tallystone_engine::experiments::ExperimentError;
@@ -205,6 +206,17 @@ impl From<RuleError> for ApiError {
             RuleError::NotFound { .. } | RuleError::Exists { .. } | RuleError::Taken { .. } | RuleError::NoQueues => {
                 Self::new(error.reason(), error.to_string())
             }
+        }
+    }
+}
+
+impl From<AdoptionError> for ApiError {
+    fn from(error: AdoptionError) -> Self {
+        match error {
+            AdoptionError::Queue(error) => error.into(),
+            AdoptionError::Rule(error) => error.into(),
+            AdoptionError::Store(error) => error.into(),
+            AdoptionError::NoQueues | AdoptionError::Overtaken => Self::new(error.reason(), error.to_string()),
         }
     }
 }

@@ -37,6 +37,7 @@ use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::{Endpoint, Uri};
 
 use tallystone_proto::admin::v1::backup_service_client::BackupServiceClient;
+use tallystone_proto::admin::v1::bridge_service_client::BridgeServiceClient;
 use tallystone_proto::admin::v1::key_service_client::KeyServiceClient;
 use tallystone_proto::admin::v1::namespace_service_client::NamespaceServiceClient;
 use tallystone_proto::admin::v1::status_service_client::StatusServiceClient;
@@ -158,6 +159,11 @@ impl Client {
     pub fn backups(&self) -> BackupServiceClient<Connection> {
         let channel = self.endpoints.channel(self.endpoints.preferred());
         BackupServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
+    }
+
+    /// The bridge service of the preferred server, without retries.
+    pub fn bridge(&self) -> BridgeServiceClient<Connection> {
+        BridgeServiceClient::new(self.endpoints.channel(self.endpoints.preferred()))
     }
 
     /// The status service of the preferred server, without retries.

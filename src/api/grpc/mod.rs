@@ -2,6 +2,7 @@
 
 pub mod audit;
 pub mod backups;
+pub mod bridge;
 pub mod counters;
 mod decode;
 mod encode;

@@ -25,6 +25,7 @@ use tower::Layer;
 use crate::errors::ApiError;
 use crate::grpc::audit::AuditApi;
 use crate::grpc::backups::BackupsApi;
+use crate::grpc::bridge::BridgeApi;
 use crate::grpc::counters::CountersApi;
 use crate::grpc::experiments::ExperimentsApi;
 use crate::grpc::history::HistoryApi;
@@ -57,6 +58,7 @@ use tallystone_engine::call_limiter::CallLimiter;
 use tallystone_ports::{Backups, Clock};
 use tallystone_proto::admin::v1::audit_service_server::{self, AuditServiceServer};
 use tallystone_proto::admin::v1::backup_service_server::{self, BackupServiceServer};
+use tallystone_proto::admin::v1::bridge_service_server::{self, BridgeServiceServer};
 use tallystone_proto::admin::v1::key_service_server::{self, KeyServiceServer};
 use tallystone_proto::admin::v1::namespace_service_server::NamespaceServiceServer;
 use tallystone_proto::admin::v1::status_service_server::{self, StatusServiceServer};
@@ -77,6 +79,7 @@ macro_rules! reading {
 
 const AUDIT: &str = audit_service_server::SERVICE_NAME;
 const BACKUPS: &str = backup_service_server::SERVICE_NAME;
+const BRIDGE: &str = bridge_service_server::SERVICE_NAME;
 const KEYS: &str = key_service_server::SERVICE_NAME;
 const STATUS: &str = status_service_server::SERVICE_NAME;
 const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
@@ -87,7 +90,7 @@ const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
-const PUBLIC: [&str; 9] = [AUDIT, COUNTERS, EXPERIMENTS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
+const PUBLIC: [&str; 10] = [AUDIT, BRIDGE, COUNTERS, EXPERIMENTS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
 
 /// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
@@ -179,6 +182,7 @@ impl Gateway {
         let experiments = ExperimentsApi::new(engine.experiments());
         self.methods.mount(EXPERIMENTS, reading!(ExperimentServiceServer::new(experiments)));
         self.methods.mount(RULES, reading!(RuleServiceServer::new(RulesApi::new(engine.rules()))));
+        self.methods.mount(BRIDGE, reading!(BridgeServiceServer::new(BridgeApi::new(engine.adoption()))));
         self.methods.mount(KEYS, reading!(KeyServiceServer::new(KeysApi::new(engine.keys()))));
         self.identity.open(engine.keys(), engine.is_in_fleet().then(|| engine.signalled()));
         // A server that shares its store with nobody has nobody to hear signals from.

@@ -2,7 +2,7 @@
 
 /// The calls that are recorded, as ends of their full names: those that change settings, that destroy, and that copy everything.
 /// `ClearCount` is one if it is known who calls, by a key or by a claim.
-const RECORDED: [&str; 27] = [
+const RECORDED: [&str; 28] = [
     "QueueService.CreateQueue",
     "QueueService.UpdateQueue",
     "QueueService.DeleteQueue",
@@ -29,6 +29,7 @@ const RECORDED: [&str; 27] = [
     "ExperimentService.StopExperiment",
     "ExperimentService.DeleteExperiment",
     "BackupService.CreateBackup",
+    "BridgeService.AdoptStore",
     CLEAR,
 ];
 /// The call that clears a counter.

@@ -26,6 +26,7 @@ macro_rules! call {
 mod apply;
 mod arguments;
 mod backup;
+mod bridge;
 mod check;
 pub mod commands;
 mod counter;
@@ -114,6 +115,8 @@ enum CliCommand {
     Session(sessions::SessionArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Rule(Box<rules::RuleArgs>),
+    #[command(subcommand_required = true, arg_required_else_help = true)]
+    Bridge(bridge::BridgeArgs),
     #[command(subcommand_required = true, arg_required_else_help = true)]
     Exp(experiments::ExpArgs),
     Demo(Box<demo::DemoArgs>),
@@ -387,6 +390,7 @@ fn run(cli: Cli) -> Result<(), Failure> {
         CliCommand::Check(args) => on_a_runtime(args.run(&global)),
         CliCommand::Session(args) => on_a_runtime(args.run(&global)),
         CliCommand::Rule(args) => on_a_runtime(args.run(&global)),
+        CliCommand::Bridge(args) => on_a_runtime(args.run(&global)),
         CliCommand::Exp(args) => on_a_runtime(args.run(&global)),
         CliCommand::Demo(args) => on_a_runtime(args.run(&global)),
         CliCommand::Work(args) => on_a_runtime(args.run(&global)),

@@ -451,7 +451,7 @@ reasons! {
     RuleExists => ReasonInfo {
         name: "RULE_EXISTS",
         advice: Some("delete it first, or choose another name"),
-        help: "A rule of this name exists with other settings. A rule is never changed: delete it and create it again, or choose another name. A rule that is created again begins with crossing 1.",
+        help: "A rule of this name exists with other settings. A rule is never changed: delete it and create it again, or choose another name. A rule that is created again begins with crossing 1. One that differs in nothing but its queue store belongs to another store: if that store is lost, AdoptStore (tallystone bridge adopt) gives its rules to the present one.",
         ..EXISTS
     },
     Unauthenticated => ReasonInfo {

@@ -333,7 +333,7 @@ impl BackgroundLoop for Relay {
         match self.context.right.standing() {
             ReportStanding::Unsure => self.context.right.sure().await,
             ReportStanding::Reports | ReportStanding::Waits | ReportStanding::Apart => {
-                self.context.waiting.woken().await
+                self.context.waiting.woken().await;
             }
         }
     }

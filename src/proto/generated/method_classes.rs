@@ -1,6 +1,7 @@
 &[
     ("tallystone.admin.v1.AuditService.ListAdminActions", 5),
     ("tallystone.admin.v1.BackupService.CreateBackup", 5),
+    ("tallystone.admin.v1.BridgeService.AdoptStore", 2),
     ("tallystone.admin.v1.KeyService.CreateKey", 1),
     ("tallystone.admin.v1.KeyService.DeleteKey", 1),
     ("tallystone.admin.v1.KeyService.ListKeys", 1),

@@ -1,6 +1,7 @@
 &[
     ("tallystone.admin.v1.AuditService.ListAdminActions", 7),
     ("tallystone.admin.v1.BackupService.CreateBackup", 7),
+    ("tallystone.admin.v1.BridgeService.AdoptStore", 6),
     ("tallystone.admin.v1.KeyService.CreateKey", 7),
     ("tallystone.admin.v1.KeyService.DeleteKey", 7),
     ("tallystone.admin.v1.KeyService.ListKeys", 7),

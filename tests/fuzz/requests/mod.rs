@@ -16,6 +16,7 @@ use crate::harness::{HttpAnswer, Launch, Server, http};
 
 const SERVICES: &[&str] = &[
     "tallystone.admin.v1.AuditService",
+    "tallystone.admin.v1.BridgeService",
     "tallystone.admin.v1.KeyService",
     "tallystone.admin.v1.NamespaceService",
     "tallystone.admin.v1.StatusService",

@@ -316,6 +316,7 @@ async fn reflection_lists_the_services_in_both_versions() {
         "grpc.health.v1.Health",
         "grpc.reflection.v1.ServerReflection",
         "tallystone.admin.v1.AuditService",
+        "tallystone.admin.v1.BridgeService",
         "tallystone.admin.v1.KeyService",
         "tallystone.admin.v1.NamespaceService",
         "tallystone.admin.v1.StatusService",

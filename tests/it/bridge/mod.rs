@@ -4,6 +4,7 @@
 //! Each test keeps a ledger of its own calls. It waits until `reported_to` has passed the time of the last call, and then
 //! the counters must equal the ledger and `GetDepth`.
 
+mod adopt;
 mod clocks;
 mod deleted;
 mod every_fault;

@@ -9,6 +9,8 @@ pub enum Touched {
     Queue,
     /// One queue, or all: without a name, the right to all.
     QueueOrAll,
+    /// All queues.
+    EveryQueue,
     /// One namespace.
     Namespace,
     /// Counters of one namespace.
@@ -34,6 +36,7 @@ impl Touched {
         match self {
             Self::Queue => "the queue",
             Self::QueueOrAll => "the queue; every queue if none is named",
+            Self::EveryQueue => "every queue",
             Self::Namespace => "the namespace",
             Self::Counters => "each counter, in its namespace",
             Self::List => "each thing that the list shows",
@@ -68,6 +71,7 @@ pub fn request(method: &str, name: &str) -> Option<(Touched, Value)> {
             _ => return None,
         },
         "ExperimentService" => of_experiments(call, name)?,
+        "BridgeService" => (Touched::EveryQueue, json!({"reason": name, "dryRun": true})),
         "KeyService" | "AuditService" | "StatusService" | "BackupService" => (Touched::Server, json!({})),
         _ => return None,
     };

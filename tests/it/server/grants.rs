@@ -197,7 +197,7 @@ fn refusal(called: &Called, role: AccessRole, touched: Touched, name: &str) -> O
         return Some(MISSING_ROLE);
     }
     match (touched, name) {
-        (Touched::Server, _) => documented(touched),
+        (Touched::Server | Touched::EveryQueue, _) => documented(touched),
         // A rule reads its counter as well, for which the key has another role.
         (Touched::Queue, "own") if called.name.ends_with("CreateRule") && role != AccessRole::Admin => {
             Some(MISSING_ROLE)
