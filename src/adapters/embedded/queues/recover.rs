@@ -207,6 +207,7 @@ fn heads(
         add_head(table, shards, deleted, &mut left, (shard, sequence), &value)?;
     }
     stubs(spaces, table, shards, deleted, &mut left)?;
+    left.values_mut().for_each(|sequences| sequences.sort_unstable());
     table.leftovers.extend(left);
     Ok(())
 }

@@ -41,7 +41,7 @@ pub struct ShardTable {
     pub queues: BTreeMap<QueueId, Option<QueueRow>>,
     /// The keyspaces of first answers to tokens.
     pub answers: DedupeKeyspaces,
-    /// Sequences of dropped queues whose messages are still on disk.
+    /// Sequences of deleted and dropped queues whose messages are still on disk, in order.
     pub leftovers: Vec<(ShardId, Vec<u64>)>,
     /// The number of values with counts of their own in all shards.
     pub counted_values: usize,
@@ -70,9 +70,12 @@ impl LoadedShard {
         ShardTotals { totals: *self.shard.totals(), sequence: self.shard.sequence(), view: self.view }
     }
 
-    /// Sequences of all messages. O(n).
+    /// Sequences of all messages, in order. O(n log n).
     pub fn sequences(&self) -> Vec<u64> {
-        MessageState::ALL.into_iter().flat_map(|state| self.shard.sequences(state, 0)).collect()
+        let mut sequences: Vec<u64> =
+            MessageState::ALL.into_iter().flat_map(|state| self.shard.sequences(state, 0)).collect();
+        sequences.sort_unstable();
+        sequences
     }
 
     pub fn find(&self, key: MessageKey) -> Option<&MessageHead> {

@@ -62,10 +62,11 @@ impl Committer {
         }
     }
 
-    /// Whether rows of a page remain for a later call.
+    /// Whether rows of a page remain for a later call. The highest sequences go first, so only the page of the highest one that
+    /// is left can be cut in two. O(1).
     fn is_page_left(&self, shard: ShardId, page: u64) -> bool {
         let left = self.queues.table.leftovers.last().filter(|(of, _)| *of == shard);
-        left.is_some_and(|(_, sequences)| sequences.iter().rev().any(|sequence| Shard::page_of(*sequence) == page))
+        left.and_then(|(_, sequences)| sequences.last()).is_some_and(|highest| Shard::page_of(*highest) == page)
     }
 
     /// The answers to the tokens of the messages of a deleted queue, for their repeats. Nobody repeats an enqueue into a queue
