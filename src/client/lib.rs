@@ -199,13 +199,13 @@ impl Client {
     }
 }
 
-/// The counter service over a connection.
 /// A text as metadata, in one line: each control character becomes a space. None if it is empty.
 fn one_line(text: &str) -> Option<MetadataValue<Ascii>> {
     let plain: String = text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
     Some(plain).filter(|plain| !plain.is_empty()).and_then(|plain| plain.as_bytes().try_into().ok())
 }
 
+/// The counter service over a connection.
 fn counters_on(channel: Connection) -> CounterServiceClient<Connection> {
     CounterServiceClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX)
 }

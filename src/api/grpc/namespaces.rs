@@ -225,7 +225,12 @@ pub(super) fn actor_of<T>(request: &Request<T>) -> String {
 
 /// The name that a caller claims, in any letters of UTF-8: bytes that are none show as U+FFFD, and control characters as spaces.
 pub fn claimed(sent: &[u8]) -> String {
-    String::from_utf8_lossy(sent).chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
+    in_one_line(&String::from_utf8_lossy(sent))
+}
+
+/// A text without control characters: each becomes a space, so that the words of two lines stay apart.
+pub fn in_one_line(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 /// The actor by its principal and its own claim, cut to the length that the history stores; none where there is neither.

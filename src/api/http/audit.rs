@@ -17,7 +17,7 @@ use tonic_types::StatusExt as _;
 
 use crate::documents;
 use crate::grpc::ActDetail;
-use crate::grpc::namespaces::{ACTOR_METADATA, actor_named, claimed};
+use crate::grpc::namespaces::{ACTOR_METADATA, actor_named, claimed, in_one_line};
 use crate::http::buffers::FRAME_HEADER_BYTES;
 use crate::http::methods::Method;
 use crate::http::recorded_methods::CLEAR;
@@ -218,11 +218,6 @@ fn documented(document: &str) -> Option<String> {
     let found = documents::parse(document, None).ok()?;
     let names: Vec<String> = found.iter().map(|one| one.draft.name.to_string()).collect();
     Some(names.join(" "))
-}
-
-/// A text without control characters: each becomes a space.
-fn in_one_line(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
 fn text_of(message: &DynamicMessage, field: &str) -> String {

@@ -14,7 +14,7 @@ use tonic::{Code, Status};
 use super::ConsoleContext;
 use super::shell::ShellTarget;
 use super::view::AgeChip;
-use crate::grpc::namespaces::{ACTOR_METADATA, actor_named, claimed};
+use crate::grpc::namespaces::{ACTOR_METADATA, actor_named, claimed, in_one_line};
 use crate::http::audit::REASON_METADATA;
 use crate::http::buffers::{Caller, FRAME_HEADER_BYTES};
 use crate::http::call::call;
@@ -101,8 +101,7 @@ impl ConsoleCalls {
     /// The same calls with a reason for the audit, for methods whose request has none.
     pub fn with_reason(&self, reason: &str) -> Self {
         let mut calls = self.clone();
-        // A space, so that the words of two lines stay apart.
-        let plain: String = reason.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect();
+        let plain = in_one_line(reason);
         if let Ok(value) = HeaderValue::from_bytes(plain.as_bytes()) {
             calls.headers.insert(REASON_METADATA, value);
         }
