@@ -12,7 +12,7 @@ use crate::queues::{QueueError, Queues};
 use crate::reports::Reports;
 use crate::rules::{RuleError, Rules};
 use tallystone_domain::{Reason, Timestamp};
-use tallystone_ports::{StoreError, StoreErrorKind};
+use tallystone_ports::{EffectOutcome, StoreError, StoreErrorKind};
 
 /// The use case of adoption. Cheap to clone.
 #[derive(Clone)]
@@ -99,10 +99,12 @@ impl Adoption {
             Some((_, mark)) => mark.reported_to().await?,
             None => None,
         };
+        // Read before anything changes: a store that does not answer leaves everything as it was.
+        let rules = self.rules.of_other_stores().await?;
         let already_adopted = self.take_counters(mode).await?;
         let rules = match mode {
-            AdoptionMode::Adopt => self.rules.adopt().await?,
-            AdoptionMode::DryRun => self.rules.of_other_stores().await?.len(),
+            AdoptionMode::Adopt => self.rules.adopt(rules).await.map_err(partly_given)?,
+            AdoptionMode::DryRun => rules.len(),
         };
         Ok(Adopted { already_adopted, rules, last_report })
     }
@@ -126,5 +128,13 @@ impl Adoption {
     fn mark(&self) -> Option<(&Reports, &StoreMark)> {
         let reports = self.reports.as_ref()?;
         Some((reports, reports.mark.as_ref()?))
+    }
+}
+
+/// The failure of an adoption that may have given the counters and some of the rules.
+fn partly_given(error: RuleError) -> AdoptionError {
+    match error {
+        RuleError::Store(error) => StoreError { outcome: EffectOutcome::Unknown, ..error }.into(),
+        error => error.into(),
     }
 }
