@@ -50,7 +50,8 @@ pub async fn read_act(
     }
     let actor = actor_named(identity.map(|identity| &identity.principal), named);
     let actor = actor.unwrap_or_else(|| peer.ip().to_string());
-    let said = request.headers().get(REASON_METADATA).map(|said| String::from_utf8_lossy(said.as_bytes()).into_owned());
+    let said =
+        request.headers().get(REASON_METADATA).map(|said| in_one_line(&String::from_utf8_lossy(said.as_bytes())));
     let (parts, body) = request.into_parts();
     let collected = Limited::new(body, BODY_BYTES_MAX).collect().await;
     let bytes = collected.map_err(Status::from_error)?;
