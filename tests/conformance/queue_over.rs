@@ -119,16 +119,28 @@ impl Pair {
         })
     }
 
+    /// One to three commands, which the store applies in one commit.
     async fn step(&mut self, step: u64) {
-        let sent = self.command();
-        let answer = self.bench.one(SHARD, sent.clone()).await;
-        let applied = self.core.apply(sent.command.clone(), answer.at);
-        let told = (&answer.reply, &answer.transitions);
-        assert_eq!(told, (&applied.reply, &applied.transitions), "step {step}: {:?}", sent.command);
-        assert_eq!(answer.view.next_event_in, self.core.next_event_in(answer.at), "step {step}");
-        if let Ok(Reply::Leases { leases, .. }) = &answer.reply {
-            self.tokens.extend(leases.iter().map(|lease| lease.token));
+        let commands = (0..=self.random.below(3)).map(|_| self.command()).collect();
+        self.apply(step, commands).await;
+    }
+
+    async fn apply(&mut self, step: u64, commands: Vec<ShardCommand>) {
+        let answers = self.bench.apply(SHARD, commands.clone()).await;
+        let mut last = None;
+        for (sent, answer) in commands.into_iter().zip(answers) {
+            let answer = answer.expect("the store takes the command");
+            let applied = self.core.apply(sent.command.clone(), answer.at);
+            let told = (&answer.reply, &answer.transitions);
+            assert_eq!(told, (&applied.reply, &applied.transitions), "step {step}: {:?}", sent.command);
+            last = Some((answer.view.next_event_in, answer.at));
+            if let Ok(Reply::Leases { leases, .. }) = &answer.reply {
+                self.tokens.extend(leases.iter().map(|lease| lease.token));
+            }
         }
+        // Each answer has the view after the last command.
+        let next_event_in = last.map(|(_, at)| self.core.next_event_in(at));
+        assert_eq!(last.map(|(told, _)| told), next_event_in, "step {step}");
     }
 
     /// Opens the store again. It commits removals by itself after a queue was deleted, and a copy of a store that commits is no
@@ -179,9 +191,9 @@ async fn answers_as_the_core_does(bench: QueueBench, ending: Ending, settings: S
         pair.step(step).await;
     }
     pair.compare(STEPS).await;
-    let delete = ShardCommand::of(Command::Delete);
-    let answer = pair.bench.one(SHARD, delete.clone()).await;
-    assert_eq!(answer.reply, pair.core.apply(delete.command, answer.at).reply);
+    let mut commands: Vec<_> = (0..6).map(|_| pair.command()).collect();
+    commands.push(ShardCommand::of(Command::Delete));
+    pair.apply(STEPS, commands).await;
     for step in STEPS..STEPS + 200 {
         if step % 100 == 50 {
             pair = pair.reopen(ending).await;

@@ -77,6 +77,9 @@ pub fn decode_stub_page(shard: u32, number: u64, bytes: &[u8]) -> Result<Vec<Stu
     if !is_whole || marks & !page.finished != 0 || page.errored & page.canceled != 0 {
         return Err(CorruptValue::new(WHAT, format!("page {number} has parts that do not fit together")));
     }
+    let Some(first) = number.checked_mul(PAGE) else {
+        return Err(CorruptValue::new(WHAT, format!("page {number} is beyond the last sequence")));
+    };
     let mut places = (0..PAGE).filter(|place| page.finished >> place & 1 != 0);
     let ids =
         page.ids.chunks_exact(16).map(|id| IdHash(id.iter().fold(0, |whole, byte| whole << 8 | u128::from(*byte))));
@@ -89,7 +92,7 @@ pub fn decode_stub_page(shard: u32, number: u64, bytes: &[u8]) -> Result<Vec<Stu
             (false, false) => MessageState::Completed,
         };
         Stub {
-            key: MessageKey { shard, epoch: page.epoch, sequence: number * PAGE + place },
+            key: MessageKey { shard, epoch: page.epoch, sequence: first + place },
             state,
             first_state: if has(page.pending) { MessageState::Pending } else { MessageState::Invisible },
             id,
@@ -151,5 +154,7 @@ mod tests {
         assert!(damaged(|page| page.errored = page.canceled) && damaged(|page| page.ids.truncate(40)));
         assert!(damaged(|page| page.versions.truncate(2)) && damaged(|page| page.key_sets.push(0)));
         assert!(decode_stub_page(3, 5, &[7]).is_err(), "a cut value");
+        let beyond = decode_stub_page(3, u64::MAX / 2, &encode_stub_page(&stubs()));
+        assert!(beyond.is_err_and(|why| why.to_string().contains("beyond the last sequence")));
     }
 }

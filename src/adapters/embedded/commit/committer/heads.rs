@@ -69,13 +69,18 @@ impl Committer {
 
     /// The key under which ids are hashed, and whether it is new: then it has to be stored with the first queue. It comes from
     /// the secret that seals lease tokens, which a server makes at its first start.
-    pub(super) fn id_key(&mut self) -> Result<(IdKey, bool), ReadError> {
+    pub(super) fn id_key(&self) -> Result<(IdKey, bool), ReadError> {
         if let Some(key) = self.queues.table.id_key {
             return Ok((key, false));
         }
-        let secret = self.writer.library().meta.get(meta::LEASE_KEY)?;
-        let secret = secret.and_then(|row| row.as_ref().try_into().ok()).map(LeaseKey);
-        let key = secret.map(|secret| secret.id_key()).unwrap_or_default();
-        Ok((*self.queues.table.id_key.insert(key), true))
+        let secret = self.stored_lease_key()?;
+        Ok((secret.map(|secret| secret.id_key()).unwrap_or_default(), true))
+    }
+
+    /// The stored key that seals lease tokens. It is a row of `meta`, which is there from the start.
+    pub(super) fn stored_lease_key(&self) -> Result<Option<LeaseKey>, ReadError> {
+        let Some(row) = self.writer.library().meta.get(meta::LEASE_KEY)? else { return Ok(None) };
+        let known = row.as_ref().try_into().map(LeaseKey);
+        Ok(Some(known.map_err(|_| CorruptValue::new("lease key", "a value of another length"))?))
     }
 }

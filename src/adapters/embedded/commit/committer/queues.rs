@@ -18,7 +18,6 @@ use crate::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
 use crate::queues::staged_changes::{ListenerSet, StagedBody};
 use crate::queues::store_time::Moment;
 use crate::queues::{catalog, key};
-use tallystone_adapters::codec::CorruptValue;
 use tallystone_adapters::codec::queues::settings::{QueueRow, encode_header, encode_queue, encode_settings};
 use tallystone_adapters::codec::queues::{decode_body, encode_body};
 use tallystone_domain::limits::{COUNTED_VALUES_MAX, TOKEN_AHEAD_MAX};
@@ -117,13 +116,29 @@ impl Committer {
         let ApplyCommands { shard, moment, commands, answer } = apply;
         let moment = self.queues.at(moment);
         let room = self.disk_space_level();
-        let stage = |sent| self.stage_command(group, shard, moment, sent, room);
-        let mut answers: Vec<_> = commands.into_iter().map(stage).collect();
+        let mut answers = Vec::with_capacity(commands.len());
+        for sent in commands {
+            if matches!(sent.command, QueueCommand::Delete) {
+                self.flush_before_delete(group, &mut answers);
+            }
+            answers.push(self.stage_command(group, shard, moment, sent, room));
+        }
         if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
             kept.refresh_view(moment.step.now);
             answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
         }
         group.commands.push(StagedCommand::Apply { answers, answer });
+    }
+
+    /// Commits what is staged. A deletion leaves the messages to a later commit, which finds them by their rows: so the rows have
+    /// to be there. `answers` are those of commands that came with it.
+    fn flush_before_delete(&mut self, group: &mut CommitGroup, answers: &mut [Result<ShardAnswer, StoreError>]) {
+        self.flush(group);
+        if self.core.failure().is_some() {
+            for answer in answers.iter_mut().filter(|answer| answer.is_ok()) {
+                *answer = Err(StoreError::unknown(StoreErrorKind::Unavailable, APPLY));
+            }
+        }
     }
 
     fn stage_command(
@@ -135,6 +150,9 @@ impl Committer {
         room: DiskSpaceLevel,
     ) -> Result<ShardAnswer, StoreError> {
         let is_intake = is_intake(&sent.command);
+        if self.core.failure().is_some() {
+            return Err(StoreError::not_applied(StoreErrorKind::Closed, APPLY));
+        }
         if room < disk_space_needed(&sent.command) {
             return Err(StoreError::not_applied(StoreErrorKind::Full, APPLY));
         }
@@ -302,6 +320,7 @@ impl Committer {
         // The time of queues must not go back behind it after a restart.
         batch.put(&spaces.shards, key::CLOCK, created.to_bytes());
         self.commit_separately(batch, OP)?;
+        self.queues.table.id_key = Some(id_key);
         self.queues.table.shards.extend(made);
         self.queues.table.queues.insert(queue, Some(row));
         self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
@@ -360,14 +379,11 @@ impl Committer {
         Ok(())
     }
 
-    /// The key that seals lease tokens: this one if there is none. It is a row of `meta`, which is there from the start.
+    /// The key that seals lease tokens: this one if there is none.
     fn lease_key(&mut self, made: LeaseKey) -> Result<LeaseKey, StoreError> {
         const OP: &str = "lease key";
-        let read = self.writer.library().meta.get(meta::LEASE_KEY).map_err(ReadError::from);
-        if let Some(row) = read.map_err(|error| error.into_store_error(OP))? {
-            let known = row.as_ref().try_into().map(LeaseKey);
-            let other_length = || CorruptValue::new("lease key", "a value of another length");
-            return known.map_err(|_| ReadError::from(other_length()).into_store_error(OP));
+        if let Some(known) = self.stored_lease_key().map_err(|error| error.into_store_error(OP))? {
+            return Ok(known);
         }
         let mut batch = self.writer.batch(1);
         batch.put(&self.writer.library().meta, meta::LEASE_KEY, made.0);
