@@ -52,6 +52,8 @@ pub struct StoreError {
     pub op: &'static str,
     /// The address of the server that failed, HOST:PORT, if there is one that can be named.
     pub at: Option<Box<str>>,
+    /// What to do about it, for callers: sizes and names of settings, no data of others.
+    pub advice: Option<Box<str>>,
     /// The cause, if the store named one.
     pub source: Option<Box<dyn Error + Send + Sync>>,
 }
@@ -59,12 +61,12 @@ pub struct StoreError {
 impl StoreError {
     /// A failure without any effect.
     pub fn not_applied(kind: StoreErrorKind, op: &'static str) -> Self {
-        Self { kind, outcome: EffectOutcome::NotApplied, op, at: None, source: None }
+        Self { kind, outcome: EffectOutcome::NotApplied, op, at: None, advice: None, source: None }
     }
 
     /// A failure whose effect may have happened.
     pub fn unknown(kind: StoreErrorKind, op: &'static str) -> Self {
-        Self { kind, outcome: EffectOutcome::Unknown, op, at: None, source: None }
+        Self { kind, outcome: EffectOutcome::Unknown, op, at: None, advice: None, source: None }
     }
 
     /// The same failure of a call that changes nothing.
@@ -75,8 +77,8 @@ impl StoreError {
 
     /// The same failure of another call, without its cause.
     pub fn alike(&self) -> Self {
-        let Self { kind, outcome, op, at, .. } = self;
-        Self { kind: *kind, outcome: *outcome, op, at: at.clone(), source: None }
+        let Self { kind, outcome, op, at, advice, .. } = self;
+        Self { kind: *kind, outcome: *outcome, op, at: at.clone(), advice: advice.clone(), source: None }
     }
 
     /// The reason for callers. An unknown outcome is never called unavailable.
@@ -102,6 +104,13 @@ impl StoreError {
     #[must_use]
     pub fn at(mut self, address: impl Into<Box<str>>) -> Self {
         self.at = Some(address.into());
+        self
+    }
+
+    /// Says what to do about it.
+    #[must_use]
+    pub fn with_advice(mut self, advice: impl Into<Box<str>>) -> Self {
+        self.advice = Some(advice.into());
         self
     }
 
@@ -133,9 +142,10 @@ impl fmt::Display for StoreError {
             StoreErrorKind::Conflict => return f.write_str("the record changed since it was read"),
         };
         match &self.at {
-            Some(address) => write!(f, "the store at {address} {what}"),
-            None => write!(f, "the store {what}"),
+            Some(address) => write!(f, "the store at {address} {what}")?,
+            None => write!(f, "the store {what}")?,
         }
+        self.advice.iter().try_for_each(|advice| write!(f, ": {advice}"))
     }
 }
 
@@ -168,6 +178,8 @@ mod tests {
         let failed = |kind| StoreError::not_applied(kind, "enqueue");
         assert_eq!(failed(unavailable).to_string(), "enqueue: the store does not answer");
         assert_eq!(away(failed(unavailable)), "enqueue: the store at 10.0.0.1:6379 does not answer");
+        let full = failed(StoreErrorKind::Full).with_advice("raise the bound");
+        assert_eq!(full.alike().to_string(), "enqueue: the store is full: raise the bound");
         assert_eq!(away(failed(corrupt)), "enqueue: the stored data is damaged");
     }
 }

@@ -25,6 +25,7 @@ mod metric;
 mod namespace_catalog;
 mod operation_directory;
 mod queue_catalog;
+mod queue_memory;
 mod queue_store;
 mod rollup_signal;
 mod rollup_store;
@@ -66,6 +67,7 @@ pub use operation_directory::{
     OperationAuthor, OperationDirectory, OperationEnd, OperationOutcome, OperationPlace, OperationRow,
 };
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
+pub use queue_memory::QueueMemory;
 pub use queue_store::{
     CreatedQueue, FilteredDepth, FinishedBodies, IdScope, MessageBody, MessagesAt, OutboxPage, OutboxUsage,
     QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardGlance, ShardOutbox, ShardReader,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use crate::StoreError;
+use crate::{QueueMemory, StoreError};
 use tallystone_domain::queue::activity::LostWork;
 use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::counter_names::CountedValue;
@@ -106,6 +106,8 @@ pub struct ShardStatus {
     /// Whether that change is no more than the end of a retention, so that nobody waits for it. A store that does not tell says
     /// no.
     pub only_retention: bool,
+    /// The bytes that the shard takes in the memory of this process; 0 where its store keeps it elsewhere.
+    pub memory_bytes: u64,
 }
 
 impl ShardStatus {
@@ -260,6 +262,11 @@ pub trait ShardStore: Send + Sync + 'static {
     /// Where this store narrows the laws. It does not change while the store is open.
     fn capabilities(&self) -> ShardCapabilities {
         ShardCapabilities::WHOLE
+    }
+
+    /// The memory of all queues; none where no bound is set to what they take in this process. Cheap.
+    fn memory(&self) -> Option<QueueMemory> {
+        None
     }
 
     /// Creates the shards 0 to `shards` - 1 of a queue, each with these settings.

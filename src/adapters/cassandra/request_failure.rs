@@ -23,7 +23,7 @@ pub struct RequestFailure {
 impl RequestFailure {
     /// Converts the failure to the store error of an operation.
     pub fn during(self, op: &'static str) -> StoreError {
-        StoreError { kind: self.kind, outcome: self.outcome, op, at: None, source: Some(self.why.into()) }
+        StoreError { kind: self.kind, outcome: self.outcome, op, at: None, advice: None, source: Some(self.why.into()) }
     }
 
     /// A failure before sending, because a connection or a table is missing.

@@ -58,6 +58,7 @@ use tallystone_ports::{
 };
 
 pub use error::OpenError;
+pub use limits::QUEUE_MEMORY_BYTES_DEFAULT;
 pub use queues::key as queue_key;
 
 /// Where the store is and what it may take.
@@ -83,6 +84,8 @@ pub struct Options {
     pub verify_bytes: u64,
     /// The bytes of the history of messages. Beyond it, the oldest period leaves.
     pub history_bytes: u64,
+    /// What messages of queues may take in memory. Beyond it, new ones are refused.
+    pub queue_memory_bytes: u64,
 }
 
 impl Options {
@@ -99,6 +102,7 @@ impl Options {
             journal_bytes: JOURNAL_BYTES_MAX,
             verify_bytes: VERIFY_BYTES_MAX,
             history_bytes: HISTORY_BYTES_DEFAULT,
+            queue_memory_bytes: QUEUE_MEMORY_BYTES_DEFAULT,
         }
     }
 }
@@ -234,7 +238,7 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let space = || DiskSpaceMonitor::of(dir, options.reserve_bytes);
     let queues = queues::recover::recover(&library, dir)?;
     let queue_moment = queues.moment;
-    let shared = queues::QueueSharedState::open(&queues).map_err(unreadable)?;
+    let shared = queues::QueueSharedState::open(&queues, options.queue_memory_bytes).map_err(unreadable)?;
     let recovered =
         RecoveredStore { slices, series, meta_state, catalog, keys, experiments, rules, queues: shared, history };
     let core = Arc::new(StoreCore::new(library, memory, recovered));

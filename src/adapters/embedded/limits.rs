@@ -53,5 +53,7 @@ pub const HISTORY_PIECE_BYTES_MAX: usize = 64 * 1024;
 pub const HISTORY_GROUP_ROWS_MAX: usize = 16;
 /// The attempts to place a row of the history in a period while periods leave.
 pub const HISTORY_PLACEMENTS_MAX: usize = 8;
+/// What messages of queues may take in memory where the memory of the machine is not known, in bytes.
+pub const QUEUE_MEMORY_BYTES_DEFAULT: u64 = 4 * 1024 * 1024 * 1024;
 /// The size of the history of the embedded store by default, in bytes. Beyond it, the oldest period leaves.
 pub const HISTORY_BYTES_DEFAULT: u64 = 16 * 1024 * 1024 * 1024;

@@ -169,6 +169,7 @@ impl MemoryShard {
             settings_version: self.shard.settings_version(),
             next_event_in: self.shard.next_event_in(at),
             only_retention: false,
+            memory_bytes: 0,
         };
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
         (ShardAnswer { reply, messages, transitions, walked, at, view: self.view }, rows)

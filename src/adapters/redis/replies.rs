@@ -162,6 +162,7 @@ pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
         settings_version: version,
         next_event_in: (kind_of_next > 0).then_some(next),
         only_retention: kind_of_next == ONLY_RETENTION,
+        memory_bytes: 0,
     };
     let epoch = u32::try_from(epoch).map_err(|_| reader.corrupt("an epoch that is too large"))?;
     Ok(ReadStatus { at, view, epoch })

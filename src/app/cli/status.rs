@@ -94,6 +94,7 @@ fn rows(status: &pb::GetStatusResponse) -> Vec<Vec<String>> {
             waiting(waiting_dequeues)
         );
         rows.push(row("queues", "", all));
+        rows.extend(queues.memory.as_ref().map(|memory| row("memory", "queues", queue_memory_state(memory))));
         let waits = |queue: &&pb::QueueBacklog| queue.pending + queue.running + queue.errored > 0;
         rows.extend(queues.oldest.iter().filter(waits).map(|queue| {
             let pb::QueueBacklog { pending, running, errored, waiting_dequeues, .. } = queue;
@@ -147,6 +148,11 @@ fn store_state(store: &pb::StoreStatus) -> String {
         disk => format!(", {} on disk, {} free", bytes(disk), bytes(store.free_bytes)),
     };
     format!("{answers}{space}{}", if store.full { ", FULL" } else { "" })
+}
+
+fn queue_memory_state(memory: &pb::QueueMemoryStatus) -> String {
+    let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
+    format!("{} of {} used", bytes(memory.used_bytes), bytes(memory.bound_bytes))
 }
 
 fn memory_state(memory: &pb::StoreMemory) -> String {

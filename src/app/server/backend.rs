@@ -14,6 +14,7 @@ use crate::server::metrics::MetricCollector;
 use crate::server::preset::Preset;
 use crate::server::readiness::ServicesOfStore;
 use crate::server::redis::open_redis;
+use crate::server::resources;
 use tallystone_adapters::Opened;
 use tallystone_adapters::files::Exports;
 use tallystone_adapters::memcached::Cluster;
@@ -250,6 +251,7 @@ fn collectors(
 /// Opens the embedded directory off the runtime, because recovery may read a lot.
 async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Embedded>> {
     let (storage, history_bytes) = (config.storage.clone(), config.bridge.history_max_bytes);
+    let queue_memory_bytes = resources::queue_memory_bytes(config);
     let began = clock.elapsed();
     let opening = move || {
         let options = tallystone_embedded::Options {
@@ -258,6 +260,7 @@ async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Resu
             tail_bytes: storage.tail_bytes,
             block_bytes: storage.cache_bytes,
             history_bytes,
+            queue_memory_bytes,
             ..tallystone_embedded::Options::new(&storage.data_dir)
         };
         tallystone_embedded::refuse_small_volume(&options)

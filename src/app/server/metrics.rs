@@ -32,7 +32,7 @@ use tallystone_engine::queues::Queues;
 use tallystone_engine::report_right::ReportStanding;
 use tallystone_engine::stats::{Count, CountsBy, NamespaceCounts, Stats};
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
-use tallystone_ports::{HistogramReading, LabelledCounts, Metric, MetricValue, metrics};
+use tallystone_ports::{HistogramReading, LabelledCounts, Metric, MetricValue, QueueMemory, metrics};
 
 pub use process::ProcessMetrics;
 
@@ -164,6 +164,16 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
         "Time used for token ages minus this machine's clock";
 };
 
+const QUEUE_MEMORY: &[Metric<u64>] = metrics! { bytes:
+    Gauge "tallystone_queue_memory_bytes" = *bytes as f64,
+        "Memory of queues in this process, by kind: heads, stubs, indexes, answers, sessions";
+};
+
+const QUEUE_MEMORY_BOUND: &[Metric<u64>] = metrics! { bytes:
+    Gauge "tallystone_queue_memory_bound_bytes" = *bytes as f64,
+        "The most memory that queues may take in this process; 0 where their store keeps them elsewhere";
+};
+
 const HISTORIAN: &[Metric<HistorianGauges>] = metrics! { gauges:
     Gauge "tallystone_outbox_bytes" = gauges.outbox.bytes as f64, "Rows of queues that wait for the history, in bytes";
     Gauge "tallystone_outbox_capacity_bytes" = gauges.outbox.capacity as f64,
@@ -253,6 +263,7 @@ impl MetricSource for Arc<Engine> {
         encode_times(encoder, &stats.times_by_queue)?;
         encode_counts_by(encoder, ("namespace", OTHER_NAMESPACES), NAMESPACES, &stats.by_namespace)?;
         encode(encoder, ENGINE, self)?;
+        encode_queue_memory(encoder, self.queues().as_ref().and_then(Queues::memory))?;
         let historian = self.historian().map(|historian| historian.gauges()).unwrap_or_default();
         encode(encoder, HISTORIAN, &historian)?;
         let findings = FindingKind::ALL.map(FindingKind::name).into_iter().zip(&stats.audit_findings);
@@ -336,6 +347,13 @@ pub fn encode_each<'a, T: 'a>(
         }
     }
     Ok(())
+}
+
+/// Encodes the memory of queues; zeros where their store keeps them elsewhere, so that every panel finds its metric.
+fn encode_queue_memory(encoder: &mut DescriptorEncoder<'_>, memory: Option<QueueMemory>) -> Result<(), fmt::Error> {
+    let parts = memory.map(|memory| memory.used).unwrap_or_default().parts();
+    encode_each(encoder, QUEUE_MEMORY, parts.iter().map(|(kind, bytes)| ([("kind", *kind)], bytes)))?;
+    encode(encoder, QUEUE_MEMORY_BOUND, &memory.map_or(0, |memory| memory.bound_bytes))
 }
 
 /// Encodes counts by name, under a label; and all that are not counted one by one, under the other name.

@@ -13,6 +13,8 @@ use tallystone_domain::limits::{BUFFER_BYTES_DEFAULT, CONNECTIONS_MAX, DESCRIPTO
 
 /// What of the memory requests and answers under way may take.
 const BUFFERS_OF_MEMORY: u64 = 4;
+/// What of the memory queues may take.
+const QUEUES_OF_MEMORY: u64 = 2;
 
 /// Makes files from here on readable by the user of this process alone: data, exports and backups hold payloads and names.
 pub fn keep_files_private() {
@@ -63,6 +65,27 @@ fn buffer_bytes(set: u64, memory: Option<u64>) -> usize {
     }
 }
 
+/// What queues may take in memory: what is set, or with 0 a part of the memory. No more than there is.
+pub fn queue_memory_bytes(config: &Config) -> u64 {
+    let (set, memory) = (config.queues.memory_bytes, memory_bytes());
+    if let Some(memory) = memory.filter(|memory| set > *memory) {
+        tracing::warn!(
+            memory_bytes = set,
+            used_instead = memory,
+            "queues.memory_bytes is more than the memory of this machine or of its control group"
+        );
+    }
+    bound_of_queues(set, memory)
+}
+
+fn bound_of_queues(set: u64, memory: Option<u64>) -> u64 {
+    match (set, memory) {
+        (0, None) => tallystone_embedded::QUEUE_MEMORY_BYTES_DEFAULT,
+        (0, Some(memory)) => memory / QUEUES_OF_MEMORY,
+        (set, memory) => set.min(memory.unwrap_or(u64::MAX)),
+    }
+}
+
 fn as_size(bytes: u64) -> usize {
     usize::try_from(bytes).unwrap_or(usize::MAX)
 }
@@ -103,6 +126,15 @@ mod tests {
         assert_eq!(connections(Some(256), 20), 1, "one call at a time, rather than none");
         assert_eq!(connections(Some(1_048_576), 20), CONNECTIONS_MAX);
         assert_eq!(connections(None, 20), CONNECTIONS_MAX);
+    }
+
+    #[test]
+    fn queues_get_what_is_set_or_half_of_the_memory_and_never_more_than_there_is() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(bound_of_queues(0, Some(4 * GIB)), 2 * GIB);
+        assert_eq!(bound_of_queues(0, None), tallystone_embedded::QUEUE_MEMORY_BYTES_DEFAULT);
+        assert_eq!([1, GIB, 9 * GIB].map(|set| bound_of_queues(set, Some(4 * GIB))), [1, GIB, 4 * GIB]);
+        assert_eq!(bound_of_queues(9 * GIB, None), 9 * GIB);
     }
 
     #[test]

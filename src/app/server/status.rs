@@ -17,7 +17,7 @@ use tallystone_domain::queue::activity::LostWork;
 use tallystone_engine::queues::Backlog;
 use tallystone_engine::report_right::ReportStanding;
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
-use tallystone_ports::{Clock, StoreDisk, StoreMemory};
+use tallystone_ports::{Clock, QueueMemory, StoreDisk, StoreMemory};
 use tallystone_proto::admin::v1 as pb;
 
 /// The parts of a running server.
@@ -89,6 +89,7 @@ impl ServerStatus {
             waiting_dequeues: saturating_i64(queues.waiting()),
             sessions: saturating_i64(queues.open_sessions()),
             oldest: overview.oldest.iter().map(backlog).collect(),
+            memory: queues.memory().as_ref().map(queue_memory),
         })
     }
 }
@@ -112,6 +113,7 @@ impl StatusSource for ServerStatus {
         problems.extend(datasets.iter().filter(|dataset| dataset.overdue() > STATUS_STALENESS_MAX).map(stale));
         problems.extend(self.engine.report_standing().and_then(unreported));
         if let Some(queues) = self.engine.queues() {
+            problems.extend(queues.memory().filter(QueueMemory::is_short).as_ref().map(short_queue_memory));
             problems.extend(queues.overview().lost.iter().map(lost));
         }
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
@@ -178,6 +180,27 @@ fn memory_problems(store: &str, memory: &[StoreMemory]) -> Vec<String> {
         ))
     });
     short.chain(evicting).collect()
+}
+
+fn queue_memory(memory: &QueueMemory) -> pb::QueueMemoryStatus {
+    let part = |(kind, bytes): (&str, u64)| pb::QueueMemoryPart { kind: kind.to_owned(), bytes: saturating_i64(bytes) };
+    pb::QueueMemoryStatus {
+        used_bytes: saturating_i64(memory.used.total()),
+        bound_bytes: saturating_i64(memory.bound_bytes),
+        parts: memory.used.parts().into_iter().map(part).collect(),
+    }
+}
+
+/// The sentence of queues that have little memory left, or none.
+fn short_queue_memory(memory: &QueueMemory) -> String {
+    let (part, share) = memory.largest_part();
+    let then = if memory.is_full() { "new messages are refused" } else { "new messages are refused once all is used" };
+    format!(
+        "queues have used {} % of their memory ({} of {}, queues.memory_bytes), {share} % of it for {part}: {then};          docs/runbook/queue-memory.md says what to do",
+        memory.used_percent(),
+        units::size(memory.used.total()),
+        units::size(memory.bound_bytes)
+    )
 }
 
 fn stale(dataset: &DatasetGauges) -> String {

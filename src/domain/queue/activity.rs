@@ -141,6 +141,7 @@ pub enum AttentionReason {
     NobodyDequeues,
     DequeueBlocked,
     QueueFull,
+    MemoryShort,
     OldestAgeGrows,
     MessagesErrored,
     AttemptsFail,
@@ -202,13 +203,32 @@ impl ReachedQuota {
     }
 }
 
+/// What a queue takes of the memory of queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct MemoryShare {
+    /// What it takes of all that queues take, in percent.
+    pub percent: u64,
+    /// How much of the bound all queues take, in percent.
+    pub used_percent: u64,
+}
+
+impl MemoryShare {
+    /// What a queue takes while memory is short; none if it takes less than its share, an equal part of what all `queues` take.
+    pub fn of(bytes: u64, all_bytes: u64, queues: usize, used_percent: u64) -> Option<Self> {
+        let is_share = u128::from(bytes) * queues as u128 >= u128::from(all_bytes);
+        let percent = u64::try_from(u128::from(bytes) * 100 / u128::from(all_bytes.max(1))).unwrap_or(u64::MAX);
+        (bytes > 0 && is_share).then_some(Self { percent, used_percent })
+    }
+}
+
 impl AttentionReason {
     /// All reasons.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::WorkLost,
         Self::NobodyDequeues,
         Self::DequeueBlocked,
         Self::QueueFull,
+        Self::MemoryShort,
         Self::OldestAgeGrows,
         Self::MessagesErrored,
         Self::AttemptsFail,
@@ -223,6 +243,7 @@ impl AttentionReason {
             Self::NobodyDequeues => "NOBODY_DEQUEUES",
             Self::DequeueBlocked => "DEQUEUE_BLOCKED",
             Self::QueueFull => "QUEUE_FULL",
+            Self::MemoryShort => "MEMORY_SHORT",
             Self::OldestAgeGrows => "OLDEST_AGE_GROWS",
             Self::MessagesErrored => "MESSAGES_ERRORED",
             Self::AttemptsFail => "ATTEMPTS_FAIL",
@@ -245,6 +266,7 @@ impl AttentionReason {
             Self::NobodyDequeues => "docs/runbook/nobody-dequeues.md",
             Self::DequeueBlocked | Self::EnqueueBlocked => "docs/runbook/queue-blocked.md",
             Self::QueueFull => "docs/runbook/queue-full.md",
+            Self::MemoryShort => "docs/runbook/queue-memory.md",
             Self::OldestAgeGrows => "docs/runbook/oldest-age-grows.md",
             Self::MessagesErrored => "docs/runbook/messages-errored.md",
             Self::AttemptsFail => "docs/runbook/attempts-fail.md",
@@ -274,6 +296,8 @@ pub struct ActivityFacts {
     pub dequeue_blocked: bool,
     /// The quota that a shard of it has reached.
     pub full: Option<ReachedQuota>,
+    /// While the memory of all queues is short: what this one takes of it, if that is its share or more.
+    pub memory: Option<MemoryShare>,
     /// The age of the numbers.
     pub age: Option<Duration>,
     /// What its store lost of it lately.
@@ -321,6 +345,7 @@ impl ActivityFacts {
             }
             AttentionReason::DequeueBlocked => self.dequeue_blocked && is_ready,
             AttentionReason::QueueFull => self.full.is_some(),
+            AttentionReason::MemoryShort => self.memory.is_some(),
             AttentionReason::OldestAgeGrows => {
                 let is_served = rates(|rates| rates.dequeued > 0.0 && rates.enqueued >= rates.completed);
                 (is_served || self.is_held_up()) && waits(OVERDUE_AFTER)
@@ -492,5 +517,15 @@ mod tests {
         assert_eq!(ActivityFacts { rates: None, ..busy() }.time_to_drain(), None);
         let slow = Some(ActivityFlows { enqueued: 3.0, dequeued: 3.0, completed: 3.0, failed: 0.0 });
         assert_eq!(ActivityFacts { rates: slow, ..busy() }.time_to_drain(), None);
+    }
+
+    #[test]
+    fn a_queue_that_takes_less_than_an_equal_part_of_the_memory_is_not_to_blame() {
+        let share = |bytes, all, queues| MemoryShare::of(bytes, all, queues, 90).map(|share| share.percent);
+        assert_eq!([share(50, 100, 2), share(49, 100, 2), share(51, 100, 2)], [Some(50), None, Some(51)]);
+        assert_eq!([share(100, 100, 1), share(0, 0, 1), share(0, 0, 0)], [Some(100), None, None]);
+        assert_eq!(share(u64::MAX, u64::MAX, 1_000_000), Some(100));
+        let facts = ActivityFacts { memory: MemoryShare::of(50, 100, 2, 90), ..ActivityFacts::default() };
+        assert_eq!(facts.attention(), [AttentionReason::MemoryShort]);
     }
 }

@@ -9,6 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::limits::{SESSION_CALLS_KEPT, SESSION_KEPT};
+use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, SessionId};
 use crate::time::Timestamp;
 
@@ -140,6 +141,17 @@ impl Sessions {
     /// Counts the known sessions.
     pub fn count(&self) -> usize {
         self.entries.len()
+    }
+
+    /// The bytes of all sessions and their leases, of which the shard has so many. O(1).
+    pub fn memory_bytes(&self, leases: usize) -> usize {
+        // A session has its answered calls and bars, and for each lease an entry by call and one by sequence.
+        const SETS: usize = 4 * FIRST_NODE_BYTES;
+        const SESSION: usize = in_tree(size_of::<(SessionId, TrackedSession)>())
+            + in_tree(size_of::<(Timestamp, u64, SessionId)>())
+            + SETS;
+        const LEASE: usize = in_tree(size_of::<((u64, u64), u64)>()) + 2 * in_tree(size_of::<u64>());
+        if self.entries.is_empty() { 0 } else { self.entries.len() * SESSION + leases * LEASE }
     }
 
     /// Iterates over all sessions in the order of their numbers.

@@ -9,6 +9,7 @@ mod dequeue;
 mod enqueue;
 pub mod explain;
 mod lease_commands;
+pub mod memory;
 mod message_admin;
 pub mod messages_over;
 pub mod restore;
@@ -169,7 +170,7 @@ impl Shard {
     fn next_event(&self) -> Option<Timestamp> {
         let ends = self.sessions.first_due().map(|(at, _)| at);
         let forgotten = self.sessions.first_to_forget().map(|(at, _)| at);
-        let stub_ends = self.messages.first_stub_end().map(|(at, _)| at);
+        let stub_ends = self.messages.earliest_stub_end();
         [self.index.next_event(), ends, forgotten, stub_ends].into_iter().flatten().min()
     }
 
@@ -384,15 +385,15 @@ impl Shard {
         now: Timestamp,
         change: impl FnOnce(&mut MessageHead, MessageState),
     ) -> Result<MessageState, Refusal> {
-        let message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
+        let mut message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
         let (from, rank) = (message.state, message.rank());
         let row = find_row(&message.transition_inputs(waits), trigger);
         let (row, to) = row.and_then(|row| Some((row, row.to?))).ok_or(Refusal::WrongState(from))?;
-        let before = MessageBefore::of(message);
+        let before = MessageBefore::of(&message);
         let held_by = message.lease.and_then(|lease| lease.session).map(|session| session.id);
-        self.index.leave(message);
-        self.sessions.leave(message);
-        change(message, to);
+        self.index.leave(&message);
+        self.sessions.leave(&message);
+        change(&mut message, to);
         message.state = to;
         message.version += 1;
         if to != MessageState::Running && message.lease.is_some() {
@@ -407,14 +408,15 @@ impl Shard {
             message.delete_at = now + kept;
             self.ended.note(sequence);
         }
-        self.index.enter(message);
-        self.index.refresh_lanes(message);
-        self.sessions.enter(message);
+        self.index.enter(&message);
+        self.index.refresh_lanes(&message);
+        self.sessions.enter(&message);
         held_by.inspect(|session| self.sessions.rest(*session, now));
         let moved_up = from == MessageState::Pending && message.rank() < rank;
-        if to == MessageState::Pending && (moved_up || self.index.is_before_others(message)) {
+        if to == MessageState::Pending && (moved_up || self.index.is_before_others(&message)) {
             self.last_moved_ahead_at = now;
         }
+        drop(message);
         let message = self.messages.get(sequence).expect("it was just changed");
         let recorded = record_row(&mut self.tally, self.epoch, (message, Some(&before)), (row, trigger), now);
         self.journal.push(recorded);
@@ -423,12 +425,12 @@ impl Shard {
 
     /// Changes a lease without a state transition, and reschedules its timer.
     fn update_lease(&mut self, sequence: u64, change: impl FnOnce(&mut Lease)) {
-        let message = self.messages.get_mut(sequence).expect("an indexed message exists");
+        let mut message = self.messages.get_mut(sequence).expect("an indexed message exists");
         let due = message.next_due();
-        self.sessions.leave(message);
+        self.sessions.leave(&message);
         message.lease.as_mut().map(change);
-        self.index.reschedule(due, message);
-        self.sessions.enter(message);
+        self.index.reschedule(due, &message);
+        self.sessions.enter(&message);
         let session = message.lease.and_then(|lease| lease.session);
         session.inspect(|session| self.sessions.refresh_timers(session.id));
         self.changes.heads.push(sequence);

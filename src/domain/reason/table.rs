@@ -255,7 +255,7 @@ reasons! {
     StorageFull => ReasonInfo {
         name: "STORAGE_FULL",
         advice: Some("nothing was applied: free some space; no restart is needed"),
-        help: "The disk of the store is nearly full (storage.reserve_bytes), or the memory of Redis (95 % of its maxmemory); nothing was applied. Free some space, drain or purge queues, or raise maxmemory; no restart is needed.",
+        help: "The disk of the store is nearly full (storage.reserve_bytes), or the memory of queues: on the embedded engine queues.memory_bytes, on Redis 95 % of its maxmemory. Nothing was applied. The text says which. Free some space, drain or purge queues, or raise the bound; space that is freed counts without a restart.",
         ..EXHAUSTED
     },
     StoreUnavailable => ReasonInfo {

@@ -78,7 +78,7 @@ use tallystone_domain::queue::messages::message::MessageRef;
 use tallystone_domain::queue::shard_routing::shard_of;
 use tallystone_domain::queue::{QueueId, QueueName, Reply, ShardId};
 use tallystone_domain::{Reason, Reject};
-use tallystone_ports::{Clock, Entropy, QueueListener, QueueStores, StoreError};
+use tallystone_ports::{Clock, Entropy, QueueListener, QueueMemory, QueueStores, StoreError};
 
 pub use activity::{ActivityOrder, ActivityPage, ActivityTotals, QueueActivity};
 pub use catalog::{PastQueueChange, QueueUpdateOutcome};
@@ -254,6 +254,11 @@ impl Queues {
     /// The number of open sessions at this server. O(sessions).
     pub fn open_sessions(&self) -> usize {
         self.context.sessions.open_count(self.context.engine.clock.elapsed())
+    }
+
+    /// The memory of all queues and its bound; none where their store keeps them elsewhere. Cheap.
+    pub fn memory(&self) -> Option<QueueMemory> {
+        self.context.stores.shards.memory()
     }
 
     /// The backlog of each queue at this moment. O(shards); frequent callers use `overview`.

@@ -309,6 +309,11 @@ impl ServedQueue {
         backlog
     }
 
+    /// The bytes that it takes in the memory of this process; 0 where its store keeps it elsewhere. O(n shards).
+    pub fn memory_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.last_view.lock().view.memory_bytes).sum()
+    }
+
     /// The age of its oldest ready message, to the precision of the store; none if no message is ready. O(n shards).
     pub fn oldest_ready(&self, now: Duration) -> Option<Duration> {
         let of = |live: &ServedShard| {

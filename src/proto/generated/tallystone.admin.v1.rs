@@ -3283,6 +3283,34 @@ pub struct QueuesStatus {
     /// The queues whose oldest ready message has waited longest, at most 20.
     #[prost(message, repeated, tag = "7")]
     pub oldest: ::prost::alloc::vec::Vec<QueueBacklog>,
+    /// The memory that queues take in this process, and its bound. Absent where their store keeps them elsewhere.
+    #[prost(message, optional, tag = "8")]
+    pub memory: ::core::option::Option<QueueMemoryStatus>,
+}
+/// QueueMemoryStatus is the memory of the queues of one process. Beyond the bound (`queues.memory_bytes`) enqueues are refused with
+/// STORAGE_FULL.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct QueueMemoryStatus {
+    /// The bytes in use.
+    #[prost(int64, tag = "1")]
+    pub used_bytes: i64,
+    /// The most bytes.
+    #[prost(int64, tag = "2")]
+    pub bound_bytes: i64,
+    /// What takes them, in the same order each time.
+    #[prost(message, repeated, tag = "3")]
+    pub parts: ::prost::alloc::vec::Vec<QueueMemoryPart>,
+}
+/// QueueMemoryPart is one kind of data in the memory of queues.
+#[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct QueueMemoryPart {
+    /// heads: messages that are not over. stubs: finished messages. indexes: order, timers, ids, filters. answers: to enqueues, for
+    /// their repeats. sessions: of workers, with their leases.
+    #[prost(string, tag = "1")]
+    pub kind: ::prost::alloc::string::String,
+    /// The bytes.
+    #[prost(int64, tag = "2")]
+    pub bytes: i64,
 }
 /// QueueBacklog is the backlog of one queue.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

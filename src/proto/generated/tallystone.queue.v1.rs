@@ -2132,6 +2132,9 @@ pub enum AttentionReason {
     /// The store came back with an earlier state of a shard within the last day: after a failover, a power cut or a restore. Changes
     /// that were answered are lost. The text says how many, and since when. Redis only.
     WorkLost = 9,
+    /// The memory of queues is used up to 85 % of its bound (`queues.memory_bytes`), and this queue takes an equal part of what all
+    /// queues take, or more. Embedded store only.
+    MemoryShort = 10,
 }
 impl AttentionReason {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -2150,6 +2153,7 @@ impl AttentionReason {
             Self::NumbersOld => "ATTENTION_REASON_NUMBERS_OLD",
             Self::QueueFull => "ATTENTION_REASON_QUEUE_FULL",
             Self::WorkLost => "ATTENTION_REASON_WORK_LOST",
+            Self::MemoryShort => "ATTENTION_REASON_MEMORY_SHORT",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -2165,6 +2169,7 @@ impl AttentionReason {
             "ATTENTION_REASON_NUMBERS_OLD" => Some(Self::NumbersOld),
             "ATTENTION_REASON_QUEUE_FULL" => Some(Self::QueueFull),
             "ATTENTION_REASON_WORK_LOST" => Some(Self::WorkLost),
+            "ATTENTION_REASON_MEMORY_SHORT" => Some(Self::MemoryShort),
             _ => None,
         }
     }

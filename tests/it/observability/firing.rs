@@ -171,6 +171,35 @@ fn a_store_without_room_raises_its_alert() {
 }
 
 #[test]
+fn queues_whose_memory_runs_short_raise_their_alert_and_say_so_everywhere() {
+    let folder = tempfile::tempdir().expect("a temporary directory");
+    let data = folder.path().join("data");
+    let server = Launch::dev(&data).start();
+    use_it(&server);
+    let seen = Seen::well("a", settled(&server));
+    assert!(server.stop().success());
+    let server = Launch::dev(&data).arg("--set").arg("queues.memory_bytes=64KiB").start();
+    let queue = |method: &str, body: &str| server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
+    assert_eq!(queue("CreateQueue", r#"{"queue": {"name": "heap"}}"#).status, 200);
+    let enqueue = r#"{"queue": "heap", "message": {"payload": "Zm9v"}}"#;
+    let refused = (0..1_000).map(|_| queue("Enqueue", enqueue)).find(|answer| answer.status != 200);
+    let refused = refused.expect("64 KiB have no room for so many");
+    assert_eq!(refused.status, 429, "{}", refused.body);
+    for part in ["STORAGE_FULL", "queues.memory_bytes is 64 KiB", "messages that are not over", "retention"] {
+        assert!(refused.body.contains(part), "{part}: {}", refused.body);
+    }
+    let status = server.post("/tallystone.admin.v1.StatusService/GetStatus", "{}").json();
+    let problem = status["problems"][0].as_str().unwrap_or_default();
+    assert!(problem.contains("queues have used 10") && problem.contains("queue-memory.md"), "{status}");
+    assert_eq!(status["queues"]["memory"]["boundBytes"], "65536", "{status}");
+    let attention = || queue("ListQueueActivity", "{}").json()["queues"][0]["attention"][0].clone();
+    let is_named = || attention()["reason"] == "ATTENTION_REASON_MEMORY_SHORT";
+    assert!(eventually(WITHIN, is_named), "{}", attention());
+    assert_eq!(attention()["runbook"], "docs/runbook/queue-memory.md");
+    expect_firing(&[seen.then(Some(page(&server)), TROUBLE)], &[("QueueMemoryShort", "a")]);
+}
+
+#[test]
 fn a_killed_memcached_raises_its_alert() {
     let folder = tempfile::tempdir().expect("a temporary directory");
     let memcached = Memcached::start().unwrap_or_else(|why| panic!("{why}"));

@@ -3,6 +3,7 @@
 pub mod catalog;
 pub mod key;
 pub mod keyspaces;
+pub mod memory_bound;
 pub mod outboxes;
 pub mod recover;
 pub mod shard_table;
@@ -20,6 +21,7 @@ use parking_lot::{Mutex, RwLock};
 use super::error::ReadError;
 use catalog::QueueCatalogIndex;
 use keyspaces::QueueKeyspaces;
+use memory_bound::MemoryBound;
 use recover::RecoveredQueues;
 use tallystone_ports::QueueListener;
 
@@ -33,14 +35,19 @@ pub struct QueueSharedState {
     pub new_listeners: Mutex<Vec<Arc<dyn QueueListener>>>,
     /// Bytes of all outboxes.
     pub outbox_bytes: Arc<AtomicU64>,
+    /// What the shards take in memory, and what they may take.
+    pub memory: MemoryBound,
 }
 
 impl QueueSharedState {
     /// Builds the state from the queues recovered at startup.
-    pub fn open(found: &RecoveredQueues) -> Result<Self, ReadError> {
+    pub fn open(found: &RecoveredQueues, memory_bytes: u64) -> Result<Self, ReadError> {
         let catalog = found.spaces.as_ref().map(QueueCatalogIndex::open).transpose()?.unwrap_or_default();
         let outbox_bytes = found.table.outboxes.shared_bytes();
-        Ok(Self { spaces: RwLock::new(found.spaces.clone()), catalog, new_listeners: Mutex::default(), outbox_bytes })
+        let memory = MemoryBound::new(memory_bytes, found.table.memory());
+        memory.publish(found.table.memory());
+        let (spaces, new_listeners) = (RwLock::new(found.spaces.clone()), Mutex::default());
+        Ok(Self { spaces, catalog, new_listeners, outbox_bytes, memory })
     }
 
     /// Drops all keyspace handles because the store closes.

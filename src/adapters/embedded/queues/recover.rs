@@ -75,7 +75,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
             let mut core = parts.finish().map_err(|why| QueueRecoveryError::Parts { shard, why })?;
             core.shed_heads();
             table.counted_values += core.tally().own_values();
-            table.shards.insert(shard, LoadedShard::new(core));
+            table.add([(shard, LoadedShard::new(core))]);
         }
         table.note_dirty_pages();
         outbox(&spaces, &mut table)?;

@@ -10,6 +10,7 @@ use tallystone_adapters::codec::queues::settings::QueueRow;
 use tallystone_domain::queue::command::NewMessage;
 use tallystone_domain::queue::messages::id_hash::IdKey;
 use tallystone_domain::queue::messages::message::{MessageKey, MessageRef};
+use tallystone_domain::queue::shard::memory::ShardMemory;
 use tallystone_domain::queue::shard::restore::ShardHeader;
 use tallystone_domain::queue::{MessageHead, MessageState, QueueId, Shard, ShardId};
 use tallystone_domain::time::Timestamp;
@@ -30,6 +31,8 @@ pub struct LoadedShard {
     pub view: ShardStatus,
     /// The pages of stubs that are not stored as they are now.
     pub dirty_pages: DirtyPages,
+    /// The memory of the shard, as it is part of that of all shards.
+    memory: ShardMemory,
 }
 
 /// The shards of all queues.
@@ -51,6 +54,8 @@ pub struct ShardTable {
     pub id_key: Option<IdKey>,
     /// The dirty pages that a start has found and not given to their shards yet.
     pub dirty_pages: Vec<(ShardId, u64)>,
+    /// The memory of all shards.
+    memory: ShardMemory,
 }
 
 impl LoadedShard {
@@ -58,12 +63,8 @@ impl LoadedShard {
     pub fn new(core: Shard) -> Self {
         let (header, settings_version) = (core.header(), core.settings_version());
         let view = view_of(&core, 0, header.clock);
-        Self { shard: core, header, settings_version, view, dirty_pages: DirtyPages::default() }
-    }
-
-    /// Updates the view from the core after commands.
-    pub fn refresh_view(&mut self, at: Timestamp) {
-        self.view = view_of(&self.shard, self.view.step + 1, at);
+        let (dirty_pages, memory) = (DirtyPages::default(), ShardMemory::default());
+        Self { shard: core, header, settings_version, view, dirty_pages, memory }
     }
 
     pub fn totals(&self) -> ShardTotals {
@@ -95,6 +96,7 @@ fn view_of(core: &Shard, step: u64, at: Timestamp) -> ShardStatus {
         settings_version: core.settings_version(),
         next_event_in: core.next_event_in(at),
         only_retention: false,
+        memory_bytes: core.memory().total(),
     }
 }
 
@@ -102,6 +104,36 @@ impl ShardTable {
     /// Creates a table without shards.
     pub fn new(queues: BTreeMap<QueueId, Option<QueueRow>>, answers: DedupeKeyspaces) -> Self {
         Self { queues, answers, ..Self::default() }
+    }
+
+    /// The memory of all shards. O(1).
+    pub fn memory(&self) -> ShardMemory {
+        self.memory
+    }
+
+    /// Adds shards.
+    pub fn add(&mut self, shards: impl IntoIterator<Item = (ShardId, LoadedShard)>) {
+        for (id, shard) in shards {
+            self.shards.insert(id, shard);
+            self.count_memory(id);
+        }
+    }
+
+    /// Counts the memory of a shard anew after it changed. O(shapes).
+    pub fn count_memory(&mut self, shard: ShardId) {
+        let Some(kept) = self.shards.get_mut(&shard) else { return };
+        let now = kept.shard.memory();
+        self.memory += now;
+        self.memory -= std::mem::replace(&mut kept.memory, now);
+        kept.view.memory_bytes = now.total();
+    }
+
+    /// Updates the view of a shard from its core after commands, and returns it.
+    pub fn refresh_view(&mut self, shard: ShardId, at: Timestamp) -> Option<ShardStatus> {
+        let kept = self.shards.get_mut(&shard)?;
+        kept.view = view_of(&kept.shard, kept.view.step + 1, at);
+        self.count_memory(shard);
+        self.shards.get(&shard).map(|kept| kept.view)
     }
 
     /// Gives the dirty pages that a start has found to their shards. Those of dropped queues go with their messages.
@@ -140,6 +172,7 @@ impl ShardTable {
         for shard in shards {
             if let Some(kept) = self.shards.remove(&shard) {
                 self.counted_values -= kept.shard.tally().own_values();
+                self.memory -= kept.memory;
                 self.leftovers.push((shard, kept.sequences()));
             }
         }

@@ -248,6 +248,44 @@ async fn a_full_file_system_refuses_enqueues_and_lets_everything_else_go_on() {
 }
 
 #[tokio::test]
+async fn a_full_memory_refuses_enqueues_until_there_is_room_and_lets_everything_else_go_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let bounded = |queue_memory_bytes| Options { queue_memory_bytes, ..small(dir.path()) };
+    let (store, stores) = open_queues(bounded(64 << 10), &clock);
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
+    let mut taken = 0;
+    let refused = loop {
+        match one(&stores, SHARD, enqueue(&format!("m-{taken}"))).await {
+            Ok(_) => taken += 1,
+            Err(refused) => break refused,
+        }
+        assert!(taken < 1_000, "64 KiB have no room for so many");
+    };
+    assert!(taken > 50, "{taken}");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
+    assert!(refused.to_string().contains("queues.memory_bytes"), "{refused}");
+    let memory = stores.shards.memory().expect("a bound");
+    assert!(memory.is_full() && memory.used.heads > memory.used.indexes, "{memory:?}");
+    let repeat = one(&stores, SHARD, enqueue("m-3")).await.expect("a repeat takes no memory");
+    assert!(matches!(repeat, Reply::Enqueued { already_enqueued: true, .. }), "{repeat:?}");
+    store.close();
+
+    let (store, stores) = open_queues(bounded(1), &clock);
+    assert!(stores.shards.memory().is_some_and(|memory| memory.is_full()), "it starts below what is there");
+    one(&stores, SHARD, enqueue("new")).await.expect_err("there is no room");
+    for lease in leases(&stores, 100).await {
+        one(&stores, SHARD, complete(&lease)).await.expect("settlements go on");
+    }
+    store.close();
+
+    let (_store, stores) = open_queues(bounded(64 << 10), &clock);
+    one(&stores, SHARD, enqueue("new")).await.expect("finished messages take less");
+    stores.shards.drop_queue(QUEUE).await.expect("dropped");
+    assert_eq!(stores.shards.memory().map(|memory| memory.used.total()), Some(0), "nothing is left behind");
+}
+
+#[tokio::test]
 async fn parts_that_do_not_fit_together_refuse_to_open() {
     type Harm = fn(&super::keyspaces::QueueKeyspaces);
     let harms: [(&str, Harm); 6] = [

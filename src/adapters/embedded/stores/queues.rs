@@ -36,8 +36,8 @@ use tallystone_domain::queue::{
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{
     Catalog, CreatedQueue, FilteredDepth, MessageBody, MessagesAt, QueueCatalog, QueueChange, QueueListener,
-    QueueRecord, QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals, StoreError,
-    StoreErrorKind, StoredMessage,
+    QueueMemory, QueueRecord, QueueRequest, QueueTime, ShardAnswer, ShardCommand, ShardReader, ShardStore, ShardTotals,
+    StoreError, StoreErrorKind, StoredMessage,
 };
 
 /// The queues of one open store; implements both ports.
@@ -230,6 +230,10 @@ fn read_bodies(core: &StoreCore, shard: ShardId, sequences: &[u64]) -> Result<Ve
 impl ShardStore for EmbeddedQueues {
     fn durability(&self) -> Option<Durability> {
         Some(Durability::Safe)
+    }
+
+    fn memory(&self) -> Option<QueueMemory> {
+        Some(self.core.queues.memory.memory())
     }
 
     async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {

@@ -134,7 +134,7 @@ impl CallFailure {
     pub fn store_error(self, op: &'static str) -> StoreError {
         let at = self.lone_replica().map(Box::from);
         let kind = if at.is_some() { StoreErrorKind::Demoted } else { self.cause.kind() };
-        StoreError { kind, outcome: self.outcome, op, at, source: None }.with_source(self.text)
+        StoreError { kind, outcome: self.outcome, op, at, advice: None, source: None }.with_source(self.text)
     }
 }
 

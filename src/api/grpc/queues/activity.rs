@@ -138,6 +138,10 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
                 row.messages.map(|all| all[MessageState::Completed as usize] + all[MessageState::Canceled as usize]);
             (Wire::QueueFull, format!("it reached its {setting}; {} over and kept for their retention", messages(over)))
         }
+        AttentionReason::MemoryShort => {
+            let (own, all) = facts.memory.map_or((0, 0), |memory| (memory.percent, memory.used_percent));
+            (Wire::MemoryShort, format!("{all} % of queues.memory_bytes is used, {own} % of that by this queue"))
+        }
         AttentionReason::OldestAgeGrows => {
             let why = match facts.is_held_up() {
                 true => format!("and workers hold {} but took none in the last minute", messages(facts.running)),

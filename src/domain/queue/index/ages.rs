@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::queue::index::tree_memory::in_tree;
 use crate::time::Timestamp;
 
 /// The precision of ages.
@@ -17,6 +18,11 @@ pub struct ReadyAges {
 }
 
 impl ReadyAges {
+    /// The bytes of the counts. O(1).
+    pub fn memory_bytes(&self) -> usize {
+        self.ready.len() * in_tree(size_of::<(Timestamp, u64)>())
+    }
+
     /// Adds a message that has been ready since this time. O(log n).
     pub fn enter(&mut self, since: Timestamp) {
         *self.ready.entry(since.floor_to(PRECISION)).or_default() += 1;

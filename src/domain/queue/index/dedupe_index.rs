@@ -9,8 +9,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
+use crate::queue::index::memory_count::MemoryCount;
 use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
 use crate::queue::index::stubs::Stub;
+use crate::queue::index::tree_memory::in_shuffled_tree;
 use crate::queue::messages::first_response::FirstResponse;
 use crate::queue::messages::id_hash::{IdHash, IdKey};
 use crate::queue::messages::message::MessageHead;
@@ -64,6 +66,8 @@ pub struct DedupeIndex {
     floor: Option<Timestamp>,
     /// The dropped replies above a floor that was lowered.
     untracked: Vec<Untracked>,
+    /// The memory of all buckets.
+    memory: MemoryCount,
 }
 
 /// Replies that were dropped before the floor was lowered: those of messages up to a sequence, to tokens before a time.
@@ -88,12 +92,22 @@ impl DedupeBucket {
     fn len(&self) -> usize {
         self.living.len() + self.outlived.len()
     }
+
+    fn memory_bytes(&self) -> usize {
+        const OUTLIVED: usize = in_shuffled_tree(size_of::<((IdHash, Timestamp), OutlivedResponse)>());
+        self.living.memory_bytes() + self.outlived.len() * OUTLIVED
+    }
 }
 
 impl DedupeIndex {
     /// Makes an index without replies; those to tokens before the floor, and the untracked ones, are already dropped.
     pub fn with_floor(floor: Option<Timestamp>, untracked: Vec<Untracked>) -> Self {
         Self { floor, untracked, ..Self::default() }
+    }
+
+    /// The bytes of the kept replies. O(1).
+    pub fn memory_bytes(&self) -> usize {
+        self.memory.bytes()
     }
 
     /// Returns which replies above the floor are dropped. O(1).
@@ -112,14 +126,16 @@ impl DedupeIndex {
         self.floor
     }
 
-    /// Restores a stored reply that has outlived its message; ignores one below the floor. O(log n).
+    /// Restores a stored reply that has outlived its message; ignores one that is dropped already. O(log n).
     pub fn restore(&mut self, kept: DedupeRecord) {
         let DedupeRecord { id, is_routed, time, answer } = kept;
-        if self.floor.is_some_and(|floor| time < floor) {
+        if self.is_dropped(answer.key.sequence, time) {
             return;
         }
         let bucket = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default();
+        let before = bucket.memory_bytes();
         let is_new = bucket.outlived.insert((id, time), OutlivedResponse { answer, is_routed }).is_none();
+        self.memory.replace(before, bucket.memory_bytes());
         self.bytes += usize::from(is_new) * DEDUPE_RECORD_BYTES;
     }
 
@@ -141,7 +157,10 @@ impl DedupeIndex {
     }
 
     fn track(&mut self, sequence: u64, time: Timestamp) {
-        let is_new = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default().living.insert(sequence);
+        let bucket = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default();
+        let before = bucket.memory_bytes();
+        let is_new = bucket.living.insert(sequence);
+        self.memory.replace(before, bucket.memory_bytes());
         self.bytes += usize::from(is_new) * DEDUPE_RECORD_BYTES;
     }
 
@@ -157,7 +176,7 @@ impl DedupeIndex {
             && *oldest.key() < time
         {
             let bucket = oldest.get_mut();
-            let before = bucket.len();
+            let (before, bytes) = (bucket.len(), bucket.memory_bytes());
             bucket.outlived.retain(|(_, at), _| *at >= time);
             let is_old = |sequence: &u64| token_time_of(messages, *sequence).is_none_or(|at| at < time);
             let past = bucket.living.iter().filter(is_old);
@@ -165,6 +184,7 @@ impl DedupeIndex {
                 bucket.living.remove(sequence);
             }
             let left = bucket.len();
+            self.memory.replace(bytes, bucket.memory_bytes());
             self.bytes -= (before - left) * DEDUPE_RECORD_BYTES;
             if left > 0 {
                 break;
@@ -195,11 +215,13 @@ impl DedupeIndex {
     pub fn detach_message(&mut self, sequence: u64, record: Option<DedupeRecord>) -> Option<DedupeRecord> {
         let kept = record?;
         let bucket = self.buckets.get_mut(&kept.time.floor_to(DEDUPE_BUCKET))?;
+        let before = bucket.memory_bytes();
         if !bucket.living.remove(sequence) {
             return None;
         }
         let DedupeRecord { id, is_routed, time, answer } = kept;
         bucket.outlived.insert((id, time), OutlivedResponse { answer, is_routed });
+        self.memory.replace(before, bucket.memory_bytes());
         Some(kept)
     }
 
@@ -222,6 +244,7 @@ impl DedupeIndex {
                 break;
             }
             self.bytes -= bucket.len() * DEDUPE_RECORD_BYTES;
+            self.memory.remove(bucket.memory_bytes());
             self.buckets.remove(&start);
             self.raise_floor(end);
         }

@@ -13,6 +13,7 @@ use crate::limits::VALUES_RECHECKED_MAX;
 use crate::queue::index::exclusivity_values::ExclusivityValues;
 use crate::queue::index::lanes::ValueLanes;
 use crate::queue::index::shape_index::ValueSet;
+use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, RoutingValue};
 use crate::queue::messages::state_machine::MessageState;
 use crate::queue::setup::settings::Exclusivity;
@@ -52,6 +53,12 @@ impl ExclusiveIndex {
             parked: BTreeMap::new(),
             recheck: None,
         }
+    }
+
+    /// The bytes of lanes and values, for so many pending messages. O(1).
+    pub fn memory_bytes(&self, pending: usize) -> usize {
+        const PARKED: usize = in_tree(size_of::<(RoutingValue, BTreeSet<ShapeGroupKey>)>()) + FIRST_NODE_BYTES;
+        self.values.memory_bytes() + self.lanes.memory_bytes(pending) + self.parked.len() * PARKED
     }
 
     /// Adds a message.

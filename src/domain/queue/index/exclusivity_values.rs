@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, Rank, RoutingValue};
 use crate::queue::messages::state_machine::MessageState;
 use crate::queue::setup::settings::Exclusivity;
@@ -31,6 +32,14 @@ impl ExclusivityValues {
     /// Makes an index without messages.
     pub fn new(rule: Exclusivity, limits: BTreeMap<RoutingValue, u32>) -> Self {
         Self { rule, limits, values: BTreeMap::new() }
+    }
+
+    /// The bytes of the values in flight and of own limits. A value mostly has one message in flight, and sets begin with a node.
+    /// O(1).
+    pub fn memory_bytes(&self) -> usize {
+        const IN_FLIGHT: usize = in_tree(size_of::<(RoutingValue, ValueInFlight)>()) + FIRST_NODE_BYTES;
+        let limits = self.limits.len() * in_tree(size_of::<(RoutingValue, u32)>());
+        self.values.len() * IN_FLIGHT + limits
     }
 
     /// Adds a message.

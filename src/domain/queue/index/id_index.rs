@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use crate::queue::index::sequence_pages::MessagesBySequence;
 use crate::queue::index::stubs::Stub;
+use crate::queue::index::tree_memory::in_shuffled_tree;
 use crate::queue::messages::id_hash::{IdHash, IdKey};
 use crate::queue::messages::message::MessageHead;
 use crate::queue::messages::message_id::MessageId;
@@ -89,18 +90,18 @@ impl IdIndex {
         let mut entries: Vec<u64> = heads.chain(stubs).map(entry).collect();
         entries.sort_unstable();
         let (names, newest) = (Self { entries: BTreeSet::new(), routed: 0, key }, messages.newest_possible());
-        let (mut of_bits, mut alike) = (0, Vec::<IdHash>::new());
-        for entry in &entries {
-            let sequence = sequence_of(*entry, newest);
-            if entry & !SEQUENCE_MASK != of_bits {
-                alike.clear(); // whole hashes are compared only where their first bits are equal
+        // Whole hashes are compared only where their first bits are equal.
+        let alike = entries.chunk_by(|one, other| one & !SEQUENCE_MASK == other & !SEQUENCE_MASK);
+        for group in alike.filter(|group| group.len() > 1) {
+            let whole = |entry: &u64| {
+                let sequence = sequence_of(*entry, newest);
+                names.hash_at(messages, sequence).map(|hash| (hash, sequence)).ok_or(sequence)
+            };
+            let mut hashes = group.iter().map(whole).collect::<Result<Vec<_>, _>>()?;
+            hashes.sort_unstable();
+            if let Some([_, (_, twice)]) = hashes.array_windows().find(|[one, other]| one.0 == other.0) {
+                return Err(*twice);
             }
-            let Some(hash) = names.hash_at(messages, sequence) else { return Err(sequence) };
-            if alike.contains(&hash) {
-                return Err(sequence);
-            }
-            of_bits = entry & !SEQUENCE_MASK;
-            alike.push(hash);
         }
         Ok(Self { entries: entries.into_iter().collect(), routed, key })
     }
@@ -118,6 +119,11 @@ impl IdIndex {
             Some(head) => (head.id == *id).then_some(Found::Head(head)),
             None => messages.stub(sequence).filter(|stub| stub.id == hash).map(Found::Stub),
         })
+    }
+
+    /// The bytes of the index. O(1).
+    pub fn memory_bytes(&self) -> usize {
+        self.entries.len() * in_shuffled_tree(size_of::<u64>())
     }
 
     /// Returns whether any message was not routed by its id. O(1).
@@ -156,7 +162,7 @@ impl IdIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::messages::message::RoutingValue;
+    use crate::queue::messages::message::{MessageKey, RoutingValue};
     use crate::queue::messages::state_machine::MessageState;
     use crate::queue::tests::waiting as message;
 
@@ -202,6 +208,24 @@ mod tests {
             messages.insert(MessageHead { id: id("a"), routing, ..message(sequence) });
         }
         assert_eq!(IdIndex::of(&messages, IdKey::default()), Err(2));
+    }
+
+    #[test]
+    fn many_names_of_one_bucket_are_compared_without_comparing_each_with_each() {
+        const MANY: u64 = 200_000;
+        let mut messages = MessagesBySequence::default();
+        let over = MessageHead { state: MessageState::Completed, ..message(1) };
+        let stub = Stub::of(&over, &IdKey::default());
+        for sequence in 1..=MANY {
+            let key = MessageKey { sequence, ..stub.key };
+            // All have the same first bits, and differ in the last ones.
+            messages.insert_stub(&Stub { key, id: IdHash(7 << 120 | u128::from(sequence)), ..stub });
+        }
+        let names = IdIndex::of(&messages, IdKey::default()).expect("all differ");
+        assert_eq!(names.len() as u64, MANY);
+        let key = MessageKey { sequence: MANY + 1, ..stub.key };
+        messages.insert_stub(&Stub { key, id: IdHash(7 << 120 | 5), ..stub });
+        assert_eq!(IdIndex::of(&messages, IdKey::default()), Err(MANY + 1), "one comes twice");
     }
 
     #[test]

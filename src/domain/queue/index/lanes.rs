@@ -10,7 +10,7 @@ use std::ops::Bound;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::queue::index::tree_memory::in_tree;
+use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_shuffled_tree, in_tree};
 use crate::queue::messages::message::{Rank, RoutingValue};
 
 /// Lanes and their heads.
@@ -56,7 +56,7 @@ impl Lane {
 }
 
 /// The approximate memory of a lane of one message with its head, in bytes.
-pub const LANE_BYTES: usize = in_tree(size_of::<(LaneKey, Lane)>()) + in_tree(size_of::<Rank>());
+pub const LANE_BYTES: usize = in_shuffled_tree(size_of::<(LaneKey, Lane)>()) + in_tree(size_of::<Rank>());
 
 /// Visibility can change without a change of a message, so equality compares only the contents of the lanes.
 impl PartialEq for ValueLanes {
@@ -71,6 +71,14 @@ impl PartialEq for ValueLanes {
 impl Eq for ValueLanes {}
 
 impl ValueLanes {
+    /// The bytes of the lanes of so many pending messages. O(1).
+    pub fn memory_bytes(&self, pending: usize) -> usize {
+        let lanes = self.lanes.len();
+        let later = pending.saturating_sub(lanes);
+        let in_nodes = (lanes.min(later) * FIRST_NODE_BYTES).max(later * in_tree(size_of::<Rank>()));
+        lanes * LANE_BYTES + in_nodes
+    }
+
     /// Adds a message. A shown lane keeps its head until the next `show`, even if the new message is better. O(log n).
     pub fn add(&mut self, value: &RoutingValue, rank: Rank) {
         match self.lanes.entry(key_of(value)) {

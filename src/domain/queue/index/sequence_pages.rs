@@ -5,8 +5,11 @@
 //! sequences.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::ops::{Deref, DerefMut};
 
+use crate::queue::index::memory_count::MemoryCount;
 use crate::queue::index::stubs::{Stub, StubPage};
+use crate::queue::index::tree_memory::{in_tree, on_heap};
 use crate::queue::messages::id_hash::IdHash;
 use crate::queue::messages::message::MessageHead;
 use crate::time::Timestamp;
@@ -47,6 +50,11 @@ impl Sequences {
     /// Counts the sequences. O(1).
     pub fn len(&self) -> usize {
         self.count
+    }
+
+    /// The bytes of the set. O(1).
+    pub fn memory_bytes(&self) -> usize {
+        self.pages.len() * in_tree(size_of::<(u64, u64)>())
     }
 
     /// Adds a sequence; returns whether it is new. O(log n).
@@ -92,6 +100,10 @@ pub struct MessagesBySequence {
     stubs: usize,
     /// The earliest end of the stubs of each page that has some.
     stub_ends: BTreeSet<(Timestamp, u64)>,
+    /// The bytes of the heads: room for them in their pages, and what they own.
+    head_bytes: MemoryCount,
+    /// The bytes of the pages of stubs.
+    stub_bytes: MemoryCount,
 }
 
 /// The heads of a page in order and the mask of their sequences, and its stubs.
@@ -116,6 +128,48 @@ impl MessagePage {
     fn first_end(&self) -> Option<Timestamp> {
         self.over.as_ref()?.first_end()
     }
+
+    /// The bytes of the room for heads.
+    fn head_room(&self) -> usize {
+        on_heap(self.messages.capacity() * size_of::<MessageHead>())
+    }
+
+    fn stub_bytes(&self) -> usize {
+        self.over.as_ref().map_or(0, |over| over.memory_bytes())
+    }
+}
+
+/// A head that is changed. Its memory is counted anew when it is dropped.
+pub struct ChangedHead<'a> {
+    head: &'a mut MessageHead,
+    counted: &'a mut MemoryCount,
+}
+
+impl<'a> ChangedHead<'a> {
+    fn new(head: &'a mut MessageHead, counted: &'a mut MemoryCount) -> Self {
+        counted.remove(head.heap_bytes());
+        Self { head, counted }
+    }
+}
+
+impl Deref for ChangedHead<'_> {
+    type Target = MessageHead;
+
+    fn deref(&self) -> &MessageHead {
+        self.head
+    }
+}
+
+impl DerefMut for ChangedHead<'_> {
+    fn deref_mut(&mut self) -> &mut MessageHead {
+        self.head
+    }
+}
+
+impl Drop for ChangedHead<'_> {
+    fn drop(&mut self) {
+        self.counted.add(self.head.heap_bytes());
+    }
 }
 
 impl MessagesBySequence {
@@ -136,12 +190,27 @@ impl MessagesBySequence {
         page.messages.get(page.index(bit))
     }
 
+    /// The bytes of all heads. O(1).
+    pub fn head_bytes(&self) -> usize {
+        self.head_bytes.bytes()
+    }
+
+    /// The bytes of all stubs, with the order of their ends. O(1).
+    pub fn stub_bytes(&self) -> usize {
+        self.stub_bytes.bytes() + self.stub_ends.len() * in_tree(size_of::<(Timestamp, u64)>())
+    }
+
+    /// The bytes of the index of pages. O(1).
+    pub fn page_bytes(&self) -> usize {
+        self.pages.len() * in_tree(size_of::<(u64, MessagePage)>())
+    }
+
     /// Returns the head of a sequence for a change. O(log n).
-    pub fn get_mut(&mut self, sequence: u64) -> Option<&mut MessageHead> {
+    pub fn get_mut(&mut self, sequence: u64) -> Option<ChangedHead<'_>> {
         let (page, bit) = place(sequence);
         let page = self.pages.get_mut(&page).filter(|page| page.held & bit != 0)?;
         let index = page.index(bit);
-        page.messages.get_mut(index)
+        Some(ChangedHead::new(page.messages.get_mut(index)?, &mut self.head_bytes))
     }
 
     /// Inserts the head of a message that has no stub; returns the replaced head of the same sequence. O(log n + 64).
@@ -149,11 +218,16 @@ impl MessagesBySequence {
         let (page, bit) = place(message.key.sequence);
         let page = self.pages.entry(page).or_default();
         let index = page.index(bit);
+        self.head_bytes.add(message.heap_bytes());
         if page.held & bit != 0 {
-            return Some(std::mem::replace(&mut page.messages[index], message));
+            let replaced = std::mem::replace(&mut page.messages[index], message);
+            self.head_bytes.remove(replaced.heap_bytes());
+            return Some(replaced);
         }
         page.held |= bit;
+        let before = page.head_room();
         page.messages.insert(index, message);
+        self.head_bytes.replace(before, page.head_room());
         self.heads += 1;
         None
     }
@@ -162,14 +236,16 @@ impl MessagesBySequence {
     pub fn remove(&mut self, sequence: u64) -> Option<MessageHead> {
         let (number, bit) = place(sequence);
         let page = self.pages.get_mut(&number).filter(|page| page.held & bit != 0)?;
-        let index = page.index(bit);
+        let (index, before) = (page.index(bit), page.head_room());
         let message = page.messages.remove(index);
         page.held &= !bit;
         self.heads -= 1;
+        if page.messages.len() <= page.messages.capacity() / 4 {
+            page.messages.shrink_to_fit(); // a few messages of a page may stay for long
+        }
+        self.head_bytes.replace(before + message.heap_bytes(), page.head_room());
         if page.held | page.over() == 0 {
             self.pages.remove(&number);
-        } else if page.messages.len() <= page.messages.capacity() / 4 {
-            page.messages.shrink_to_fit(); // a few messages of a page may stay for long
         }
         Some(message)
     }
@@ -196,12 +272,13 @@ impl MessagesBySequence {
     pub fn insert_stub(&mut self, stub: &Stub) -> bool {
         let (number, bit) = place(stub.key.sequence);
         let page = self.pages.entry(number).or_default();
-        let before = page.first_end();
+        let (before, bytes) = (page.first_end(), page.stub_bytes());
         let over = page.over.get_or_insert_with(|| Box::new(StubPage::new(stub)));
         let fits = over.insert(bit, stub);
         if over.held() == 0 {
             page.over = None;
         }
+        self.stub_bytes.replace(bytes, page.stub_bytes());
         let after = page.first_end();
         if page.held | page.over() == 0 {
             self.pages.remove(&number);
@@ -216,12 +293,13 @@ impl MessagesBySequence {
         let stub = self.stub(sequence)?;
         let (number, bit) = place(sequence);
         let page = self.pages.get_mut(&number)?;
-        let before = page.first_end();
+        let (before, bytes) = (page.first_end(), page.stub_bytes());
         let over = page.over.as_mut()?;
         over.remove(bit);
         if over.held() == 0 {
             page.over = None;
         }
+        self.stub_bytes.replace(bytes, page.stub_bytes());
         let after = page.first_end();
         if page.held | page.over() == 0 {
             self.pages.remove(&number);
@@ -238,6 +316,11 @@ impl MessagesBySequence {
             }
             self.stub_ends.extend(after.map(|end| (end, page)));
         }
+    }
+
+    /// Returns the end of the stub that ends first. O(1).
+    pub fn earliest_stub_end(&self) -> Option<Timestamp> {
+        self.stub_ends.first().map(|(at, _)| *at)
     }
 
     /// Returns the end of the stub that ends first, and its sequence: the lowest of those that end then. O(log n + 64).
@@ -357,11 +440,15 @@ mod tests {
                     prop_assert_eq!(messages.remove(sequence), wanted.remove(&sequence));
                 }
                 prop_assert_eq!((messages.len(), messages.is_empty()), (wanted.len(), wanted.is_empty()));
+                let owned: usize = messages.iter().map(MessageHead::heap_bytes).sum();
+                let room: usize = messages.pages.values().map(MessagePage::head_room).sum();
+                prop_assert_eq!(messages.head_bytes(), owned + room);
             }
             prop_assert!(messages.iter().eq(wanted.values()));
             for sequence in 0..210 {
                 prop_assert_eq!(messages.get(sequence), wanted.get(&sequence));
-                prop_assert_eq!(messages.get_mut(sequence), wanted.get_mut(&sequence));
+                let changed = messages.get_mut(sequence).map(|head| head.clone());
+                prop_assert_eq!(changed.as_ref(), wanted.get(&sequence));
                 let next = wanted.range(sequence + 1..).next().map(|(next, _)| *next);
                 prop_assert_eq!(messages.next_after(sequence), next);
             }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::queue::filter::{Filter, ShapeKeys};
 use crate::queue::index::lanes::ValueLanes;
-use crate::queue::index::tree_memory::in_tree;
+use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, Metadata, Rank};
 use crate::queue::messages::state_machine::MessageState;
 
@@ -31,7 +31,6 @@ pub struct ShapeIndex {
 /// the first node of its order.
 pub const SET_BYTES: usize = in_tree(size_of::<(ValueSet, ShapeGroup)>()) + VALUES_BYTES + FIRST_NODE_BYTES;
 const VALUES_BYTES: usize = 32;
-const FIRST_NODE_BYTES: usize = 192;
 
 /// The messages with one set of values; the group exists while it has messages.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
@@ -47,6 +46,11 @@ impl ShapeIndex {
     /// Makes a shape without messages; `filled` is the fill position, `None` for a complete shape.
     pub fn new(keys: ShapeKeys, filled: Option<u64>) -> Self {
         Self { keys, filled_through: filled, groups: BTreeMap::new() }
+    }
+
+    /// The bytes of the sets, without the order of their messages. O(1).
+    pub fn set_bytes(&self) -> usize {
+        self.groups.len() * SET_BYTES
     }
 
     /// Returns whether the shape has every message.

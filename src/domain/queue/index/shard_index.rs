@@ -12,6 +12,7 @@ use crate::queue::index::lanes::ValueLanes;
 use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
 use crate::queue::index::shape_index::{QueueKind, ShapeIndex};
 use crate::queue::index::stubs::Stub;
+use crate::queue::index::tree_memory::in_tree;
 use crate::queue::messages::message::{MessageHead, Rank, RoutingValue};
 use crate::queue::messages::state_machine::{MessageState, Trigger};
 use crate::queue::setup::settings::Settings;
@@ -77,6 +78,20 @@ impl ShardIndex {
         }
         messages.stubs().for_each(|stub| index.enter_stub(&stub));
         index
+    }
+
+    /// The bytes of all indexes. As many messages of a shape are assumed to be pending as of the shard. O(shapes).
+    pub fn memory_bytes(&self) -> usize {
+        const TIMER: usize = in_tree(size_of::<(Timestamp, u64)>());
+        let pending = self.ready.len();
+        let timers = (self.due.len() + self.retention_ends.len()) * TIMER;
+        let states: usize = self.by_state.iter().map(Sequences::memory_bytes).sum();
+        let ranks = pending * in_tree(size_of::<Rank>());
+        let lanes = self.exclusive.as_ref().map(|exclusive| exclusive.lanes.memory_bytes(pending));
+        let of_shape = |shape: &ShapeIndex| shape.set_bytes() + lanes.unwrap_or(ranks);
+        let shapes: usize = self.shapes.iter().map(of_shape).sum();
+        let exclusive = self.exclusive.as_ref().map_or(0, |exclusive| exclusive.memory_bytes(pending));
+        ranks + self.ages.memory_bytes() + timers + states + shapes + exclusive
     }
 
     /// Adds a message; the caller must call `refresh_lanes` afterwards.

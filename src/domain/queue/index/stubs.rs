@@ -1,11 +1,12 @@
-//! Messages that are over, kept without what only the store has: 44 bytes each instead of a head.
+//! Messages that are over, kept without what only the store has: 40 bytes each instead of a head.
 //!
-//! A page has room for the 64 sequences of a page of messages. What does not fit into a row, such as the 70,000th version of a
-//! message, cannot become a stub: that message keeps its head.
+//! A page has room for the 64 sequences of a page of messages. What does not fit into a row, such as the 256th version of a
+//! message or an end years after those of its page, cannot become a stub: that message keeps its head.
 
 use std::time::Duration;
 
 use crate::limits::DEDUPE_BUCKET;
+use crate::queue::index::tree_memory::{allocated, on_heap};
 use crate::queue::messages::first_response::FirstResponse;
 use crate::queue::messages::id_hash::{IdHash, IdKey};
 use crate::queue::messages::message::{CountedUnder, MessageExtras, MessageHead, MessageKey, Metadata, OptionalTime};
@@ -99,6 +100,8 @@ pub struct StubPage {
     epoch: u32,
     /// The first bucket of tokens that rows count from.
     first_bucket: Timestamp,
+    /// The end that rows count theirs from.
+    first_end: Timestamp,
     held: u64,
     errored: u64,
     canceled: u64,
@@ -108,17 +111,19 @@ pub struct StubPage {
     rows: Vec<StubRow>,
 }
 
-/// What a page has of one message, in parts of 4 bytes so that nothing is lost to alignment.
+/// What a page has of one message, in parts of 4 bytes and less so that nothing is lost to alignment. The rows of a page fill an
+/// allocation of their class exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct StubRow {
     id: [u32; 4],
     fingerprint: [u32; 2],
-    delete_at: [u32; 2],
     /// Microseconds since the start of the token's bucket; `NO_TOKEN` without a token.
     token: u32,
+    /// Microseconds after the first end of the page, or before it: a number of 48 bits.
+    delete_after: [u16; 3],
     payload_bytes: u16,
-    version: u16,
-    attempt: u16,
+    version: u8,
+    attempt: u8,
     key_set: u8,
     /// The bucket of the token, counted from the first one of the page.
     bucket: u8,
@@ -126,7 +131,7 @@ struct StubRow {
 
 const NO_TOKEN: u32 = u32::MAX;
 
-/// Pages are equal if they have equal stubs, whatever they count the buckets of tokens from.
+/// Pages are equal if they have equal stubs, whatever they count buckets and ends from.
 impl PartialEq for StubPage {
     fn eq(&self, other: &Self) -> bool {
         let of_bit = |bit: u32| self.get(0, 1 << bit) == other.get(0, 1 << bit);
@@ -139,13 +144,29 @@ impl Eq for StubPage {}
 impl StubPage {
     /// A page without stubs, for messages like this one.
     pub fn new(stub: &Stub) -> Self {
-        let (first_bucket, MessageKey { shard, epoch, .. }) = (Timestamp::MIN, stub.key);
-        Self { shard, epoch, first_bucket, held: 0, errored: 0, canceled: 0, routed: 0, pending: 0, rows: Vec::new() }
+        let MessageKey { shard, epoch, .. } = stub.key;
+        Self {
+            shard,
+            epoch,
+            first_bucket: Timestamp::MIN,
+            first_end: stub.delete_at,
+            held: 0,
+            errored: 0,
+            canceled: 0,
+            routed: 0,
+            pending: 0,
+            rows: Vec::new(),
+        }
     }
 
     /// The mask of the sequences that have a stub.
     pub fn held(&self) -> u64 {
         self.held
+    }
+
+    /// The bytes of the page.
+    pub fn memory_bytes(&self) -> usize {
+        allocated(size_of::<Self>()) + on_heap(self.rows.capacity() * size_of::<StubRow>())
     }
 
     fn index(&self, bit: u64) -> usize {
@@ -211,14 +232,28 @@ impl StubPage {
         Some(StubRow {
             id: parts_of(stub.id.0),
             fingerprint: halves_of(stub.fingerprint),
-            delete_at: halves_of(stub.delete_at.micros().cast_unsigned()),
             token,
+            delete_after: self.delete_after(stub.delete_at)?,
             payload_bytes: u16::try_from(stub.payload_bytes).ok()?,
-            version: u16::try_from(stub.version).ok()?,
-            attempt: u16::try_from(stub.attempt).ok()?,
+            version: u8::try_from(stub.version).ok()?,
+            attempt: u8::try_from(stub.attempt).ok()?,
             key_set: stub.key_set,
             bucket,
         })
+    }
+
+    /// The distance of an end from the first one, if 48 bits have room for it: some four years.
+    fn delete_after(&self, end: Timestamp) -> Option<[u16; 3]> {
+        const ROOM: i64 = 1 << 47;
+        let after = end.micros().checked_sub(self.first_end.micros())?;
+        (-ROOM..ROOM).contains(&after).then_some([(after >> 32) as u16, (after >> 16) as u16, after as u16])
+    }
+
+    fn end_of(&self, row: &StubRow) -> Timestamp {
+        let [high, middle, low] = row.delete_after.map(i64::from);
+        // The sign is the highest of 48 bits.
+        let after = (high << 48 | middle << 32 | low << 16) >> 16;
+        Timestamp::from_micros(self.first_end.micros() + after)
     }
 
     /// The stub of a sequence of the page, if it has one.
@@ -240,7 +275,7 @@ impl StubPage {
             first_state: if has(self.pending) { MessageState::Pending } else { MessageState::Invisible },
             id: row.id(),
             fingerprint: whole_of(row.fingerprint),
-            delete_at: row.delete_at(),
+            delete_at: self.end_of(row),
             token_time: token,
             payload_bytes: u32::from(row.payload_bytes),
             version: u64::from(row.version),
@@ -270,12 +305,12 @@ impl StubPage {
 
     /// The earliest time at which one of them is deleted. O(64).
     pub fn first_end(&self) -> Option<Timestamp> {
-        self.rows.iter().map(StubRow::delete_at).min()
+        self.ends().min()
     }
 
     /// The ends of the stubs, in the order of their sequences.
     pub fn ends(&self) -> impl Iterator<Item = Timestamp> {
-        self.rows.iter().map(StubRow::delete_at)
+        self.rows.iter().map(|row| self.end_of(row))
     }
 }
 
@@ -283,10 +318,6 @@ impl StubRow {
     fn id(&self) -> IdHash {
         let [a, b, c, d] = self.id.map(u128::from);
         IdHash(a << 96 | b << 64 | c << 32 | d)
-    }
-
-    fn delete_at(&self) -> Timestamp {
-        Timestamp::from_micros(whole_of(self.delete_at).cast_signed())
     }
 }
 
@@ -338,8 +369,9 @@ mod tests {
 
     fn any_stub() -> impl Strategy<Value = Stub> {
         let states = (0..3_usize, any::<bool>(), any::<bool>(), any::<u8>());
-        let times = (any::<i64>(), proptest::option::of(0..100_000_000_000_i64));
-        let numbers = (any::<u128>(), any::<u64>(), 0..=32_768_u32, 1..70_000_u64, 0..10_001_u32);
+        let ends = prop_oneof![-(1_i64 << 47)..1 << 47, any::<i64>()];
+        let times = (ends, proptest::option::of(0..100_000_000_000_i64));
+        let numbers = (any::<u128>(), any::<u64>(), 0..=32_768_u32, 1..300_u64, 0..300_u32);
         (0..64_u64, states, times, numbers).prop_map(|(sequence, states, (end, token), numbers)| {
             let (state, waited, is_routed, key_set) = states;
             let (id, fingerprint, payload_bytes, version, attempt) = numbers;
@@ -365,8 +397,9 @@ mod tests {
                 wanted[place] = None;
                 if stays {
                     let fits = page.insert(bit, &stub);
-                    prop_assert!(!fits || stub.version <= 65_535, "a version is not cut");
-                    prop_assert!(fits || stub.version > 65_535 || stub.token_time.is_some());
+                    let is_small = stub.version < 256 && stub.attempt < 256;
+                    prop_assert!(!fits || is_small, "a number is not cut");
+                    prop_assert!(fits || !is_small || stub.token_time.is_some() || page.delete_after(stub.delete_at).is_none());
                     wanted[place] = fits.then_some(stub);
                 }
                 for (place, wanted) in (0_u64..).zip(&wanted) {
@@ -380,8 +413,22 @@ mod tests {
     }
 
     #[test]
-    fn a_row_takes_44_bytes() {
-        assert_eq!(size_of::<StubRow>(), 44);
+    fn a_row_takes_40_bytes_and_a_page_of_them_an_allocation() {
+        assert_eq!((size_of::<StubRow>(), allocated(64 * 40)), (40, 64 * 40));
+    }
+
+    #[test]
+    fn ends_within_four_years_of_the_first_fit_into_a_page() {
+        let mut page = StubPage::new(&stub(0));
+        let years = |count: i64| at(count * 365 * 86_400);
+        for (bit, end) in [(1, years(0)), (2, years(4)), (4, years(-4)), (8, years(0) + Duration::from_micros(1))] {
+            assert!(page.insert(bit, &Stub { delete_at: end, ..stub(0) }));
+            assert_eq!(page.get(0, bit).map(|stub| stub.delete_at), Some(end));
+        }
+        for end in [years(5), years(-5), Timestamp::MAX, Timestamp::MIN] {
+            assert!(!page.insert(16, &Stub { delete_at: end, ..stub(0) }), "it keeps its head");
+        }
+        assert_eq!(page.first_end(), Some(years(-4)));
     }
 
     #[test]

@@ -328,6 +328,13 @@ impl MessageExtras {
 #[derive(Clone)]
 pub struct OptionalExtras(Option<Box<MessageExtras>>);
 
+impl OptionalExtras {
+    /// The extras, if they take memory.
+    pub(super) fn held(&self) -> Option<&MessageExtras> {
+        self.0.as_deref()
+    }
+}
+
 impl From<MessageExtras> for OptionalExtras {
     fn from(course: MessageExtras) -> Self {
         Self((course != MessageExtras::NONE).then(|| Box::new(course)))

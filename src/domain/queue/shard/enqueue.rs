@@ -118,6 +118,18 @@ impl Shard {
         matches!(message.state, MessageState::Completed | MessageState::Canceled) && !is_repeat
     }
 
+    /// Whether an enqueue is answered without a new message, because it is a repeat or its id is taken. O(log n).
+    pub fn has_answer_for(&self, sent: &NewMessage) -> bool {
+        let gives_id_away = self.settings.reuse_ids == IdReuse::WhenOver;
+        let is_taken = match self.id_index.find(&self.messages, &sent.id) {
+            Some(Found::Head(head)) => !gives_id_away || !head.state.is_terminal(),
+            Some(Found::Stub(_)) => !gives_id_away,
+            None => false,
+        };
+        let hash = || self.id_index.key().hash(&sent.id);
+        is_taken || sent.token_time.is_some_and(|time| self.dedupe.get(time, hash).is_some())
+    }
+
     /// Whether this shard, another one of the same queue than the message goes to, has a message of its id or keeps the
     /// answer to its token: then it was sent with another shard key or exclusivity value, which is other content. Messages
     /// that go by their ids meet in one shard anyway, so a queue where all do is not searched. O(log n).

@@ -106,7 +106,7 @@ impl Shard {
             }
         }?;
         self.apply_due_to(sequence, now); // what returns may have outlived its TTL
-        let message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
+        let mut message = self.messages.get_mut(sequence).ok_or(Refusal::NotFound)?;
         let answer = Settlement { state: message.state, version: message.version };
         message.last_settlement = Some((token.fence, verb, answer));
         Ok(Reply::Settled(answer))

@@ -64,7 +64,8 @@ impl Shard {
     }
 
     fn record_update(&mut self, sequence: u64, token: UpdateToken, answer: Settlement) {
-        let updates = &mut self.messages.get_mut(sequence).expect("it was just updated").updates;
+        let mut message = self.messages.get_mut(sequence).expect("it was just updated");
+        let updates = &mut message.updates;
         if updates.len() == UPDATES_KEPT_MAX {
             updates.remove(0);
         }

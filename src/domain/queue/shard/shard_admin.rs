@@ -133,14 +133,14 @@ impl Shard {
     }
 
     fn shorten_retention(&mut self, sequence: u64) {
-        let message = self.messages.get_mut(sequence).expect("an indexed message exists");
+        let mut message = self.messages.get_mut(sequence).expect("an indexed message exists");
         let Some((ended_at, kept)) = message.ended_at.get().zip(self.settings.retention.of(message.state)) else {
             return; // its end was not recorded
         };
         if ended_at + kept < message.delete_at {
             let due = message.next_due();
             message.delete_at = ended_at + kept;
-            self.index.reschedule(due, message);
+            self.index.reschedule(due, &message);
             self.changes.heads.push(sequence);
         }
     }

@@ -7,6 +7,7 @@ mod draw;
 mod explain;
 mod filters;
 mod laws;
+mod memory;
 mod oracle;
 mod oracle_admin;
 mod sessions;

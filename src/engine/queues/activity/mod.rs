@@ -25,9 +25,9 @@ use tallystone_domain::limits::{
     ACTIVITY_AGE_MAX, ACTIVITY_ASKED_FOR, ACTIVITY_TURN_COST, ACTIVITY_TURN_COST_SAVED_MAX, ACTIVITY_WAIT_MAX,
     RATE_STEP, RATE_WINDOW,
 };
-use tallystone_domain::queue::activity::{ActivityFacts, ActivityFlows, ReachedQuota, ReadingGap};
+use tallystone_domain::queue::activity::{ActivityFacts, ActivityFlows, MemoryShare, ReachedQuota, ReadingGap};
 use tallystone_domain::queue::{MessageState, QueueName, Settings, ShardId};
-use tallystone_ports::ShardReport;
+use tallystone_ports::{QueueMemory, ShardReport};
 
 pub(super) use follow::ActivityFollower;
 
@@ -108,6 +108,8 @@ struct RowMoment {
     now: Timestamp,
     /// How far the bridge read all shards that changed; none where readings age by themselves.
     read_to: Option<Timestamp>,
+    /// The memory of all queues, while it is short.
+    short_memory: Option<QueueMemory>,
 }
 
 impl Default for ActivityBoard {
@@ -259,7 +261,7 @@ impl Queues {
     fn moment(&self) -> RowMoment {
         let (elapsed, now) = (self.context.engine.clock.elapsed(), self.context.engine.now());
         let read_to = self.context.engine.queues_reported_to().filter(|_| !self.is_shared());
-        RowMoment { elapsed, now, read_to }
+        RowMoment { elapsed, now, read_to, short_memory: self.memory().filter(QueueMemory::is_short) }
     }
 
     fn row(&self, queue: &ServedQueue, moment: RowMoment) -> QueueActivity {
@@ -301,6 +303,10 @@ impl Queues {
             enqueue_blocked: record.spec.enqueue_blocked.is_some(),
             dequeue_blocked: record.spec.dequeue_blocked.is_some(),
             full,
+            memory: moment.short_memory.and_then(|memory| {
+                let (used, percent) = (memory.used.total(), memory.used_percent());
+                MemoryShare::of(queue.memory_bytes(), used, self.context.len(), percent)
+            }),
             // A shard that only waits for its turn needs nobody.
             lost: queue.lost_lately(moment.now),
             is_store_lost: is_lost,

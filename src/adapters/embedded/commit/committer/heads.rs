@@ -50,6 +50,7 @@ impl Committer {
         for shard in shards {
             if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
                 kept.shard.shed_heads();
+                self.queues.table.count_memory(shard);
             }
         }
     }

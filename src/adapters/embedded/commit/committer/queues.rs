@@ -13,6 +13,7 @@ use crate::error::ReadError;
 use crate::inbox::command::StoreCommand;
 use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, ReadShard, brings_content, is_intake};
 use crate::queues::keyspaces::QueueKeyspaces;
+use crate::queues::memory_bound::refusal_text;
 use crate::queues::recover::RecoveredQueues;
 use crate::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
 use crate::queues::staged_changes::{ListenerSet, StagedBody};
@@ -123,9 +124,8 @@ impl Committer {
             }
             answers.push(self.stage_command(group, shard, moment, sent, room));
         }
-        if let Some(kept) = self.queues.table.shards.get_mut(&shard) {
-            kept.refresh_view(moment.step.now);
-            answers.iter_mut().flatten().for_each(|answer| answer.view = kept.view);
+        if let Some(view) = self.queues.table.refresh_view(shard, moment.step.now) {
+            answers.iter_mut().flatten().for_each(|answer| answer.view = view);
         }
         group.commands.push(StagedCommand::Apply { answers, answer });
     }
@@ -159,6 +159,7 @@ impl Committer {
         if !self.queues.table.shards.contains_key(&shard) {
             return Err(no_such_shard(APPLY));
         }
+        self.check_memory(shard, &sent.command)?;
         if let QueueCommand::Enqueue(message) = &sent.command
             && let Some(view) = self.queues.table.duplicate_in_other_shard(shard, message)
         {
@@ -206,6 +207,17 @@ impl Committer {
         group.events += applied.transitions.len();
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
         Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
+    }
+
+    /// Refuses a new message while the memory of queues is full. A repeat takes none.
+    fn check_memory(&self, shard: ShardId, command: &QueueCommand) -> Result<(), StoreError> {
+        let QueueCommand::Enqueue(message) = command else { return Ok(()) };
+        let memory = self.core.queues.memory.of(self.queues.table.memory());
+        let is_repeat = || self.queues.table.shards.get(&shard).is_some_and(|kept| kept.shard.has_answer_for(message));
+        if !memory.is_full() || is_repeat() {
+            return Ok(());
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Full, APPLY).with_advice(refusal_text(&memory)))
     }
 
     /// The body of a message whose payload an update is to replace, as it is staged or stored: its type and its trace context
@@ -321,7 +333,7 @@ impl Committer {
         batch.put(&spaces.shards, key::CLOCK, created.to_bytes());
         self.commit_separately(batch, OP)?;
         self.queues.table.id_key = Some(id_key);
-        self.queues.table.shards.extend(made);
+        self.queues.table.add(made);
         self.queues.table.queues.insert(queue, Some(row));
         self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
         Ok(())

@@ -34,6 +34,7 @@ pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
     page.sections.push(Section { facts, class: "plain", ..Section::default() });
     page.sections.push(stores(&status));
     page.sections.extend(memory(&status));
+    page.sections.extend(queue_memory(&status));
     page.sections.push(datasets(&status));
     page.sections.push(calls.shell.section(&["status".to_owned()], GET_STATUS, &serde_json::json!({})));
     Ok(page)
@@ -60,6 +61,20 @@ fn stores(status: &pb::GetStatusResponse) -> Section {
     let rows = status.stores.iter().map(row).collect();
     let table = TableView { columns: heads(&["Store", "State", "#Last answer", "#On disk", "#Free"]), rows };
     Section { title: "Stores".to_owned(), table: Some(table), ..Section::default() }
+}
+
+/// The memory of queues in this process by what takes it, and its bound; none if their store keeps them elsewhere.
+fn queue_memory(status: &pb::GetStatusResponse) -> Option<Section> {
+    let memory = status.queues.as_ref()?.memory.as_ref()?;
+    let row = |kind: &str, bytes: i64| {
+        let cells = vec![cell("Kind", kind), number("Used", size(bytes))];
+        TableRow { cells, ..TableRow::default() }
+    };
+    let mut rows: Vec<TableRow> = memory.parts.iter().map(|part| row(&part.kind, part.bytes)).collect();
+    rows.push(row("all", memory.used_bytes));
+    rows.push(row("allowed (queues.memory_bytes)", memory.bound_bytes));
+    let table = Some(TableView { columns: heads(&["Kind", "#Used"]), rows });
+    Some(Section { title: "Memory of queues".to_owned(), table, ..Section::default() })
 }
 
 /// The memory of the servers of stores that keep their data there; none if no store does.

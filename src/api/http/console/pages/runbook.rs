@@ -19,7 +19,7 @@ macro_rules! page {
     };
 }
 
-const PAGES: [(&str, &str); 31] = [
+const PAGES: [(&str, &str); 32] = [
     page!("attempts-fail"),
     page!("audit-finding"),
     page!("background-work-fails"),
@@ -40,6 +40,7 @@ const PAGES: [(&str, &str); 31] = [
     page!("queue-blocked"),
     page!("queue-counters-behind"),
     page!("queue-full"),
+    page!("queue-memory"),
     page!("queue-not-worked-off"),
     page!("redis"),
     page!("sealing-falls-behind"),
@@ -127,6 +128,7 @@ mod tests {
             AttentionReason::NobodyDequeues => wire::AttentionReason::NobodyDequeues,
             AttentionReason::DequeueBlocked => wire::AttentionReason::DequeueBlocked,
             AttentionReason::QueueFull => wire::AttentionReason::QueueFull,
+            AttentionReason::MemoryShort => wire::AttentionReason::MemoryShort,
             AttentionReason::OldestAgeGrows => wire::AttentionReason::OldestAgeGrows,
             AttentionReason::MessagesErrored => wire::AttentionReason::MessagesErrored,
             AttentionReason::AttemptsFail => wire::AttentionReason::AttemptsFail,

@@ -1,0 +1,35 @@
+//! A count of bytes that is kept beside what it counts.
+
+/// Bytes in use. Two of them are always equal: equal contents may lie in more or less memory.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct MemoryCount(usize);
+
+impl PartialEq for MemoryCount {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for MemoryCount {}
+
+impl MemoryCount {
+    /// The bytes.
+    pub fn bytes(self) -> usize {
+        self.0
+    }
+
+    /// Adds bytes.
+    pub fn add(&mut self, bytes: usize) {
+        self.0 += bytes;
+    }
+
+    /// Removes bytes that were added.
+    pub fn remove(&mut self, bytes: usize) {
+        self.0 -= bytes;
+    }
+
+    /// Adds bytes in place of others.
+    pub fn replace(&mut self, before: usize, after: usize) {
+        self.0 = self.0 + after - before;
+    }
+}

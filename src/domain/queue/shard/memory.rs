@@ -1,0 +1,86 @@
+//! The memory of a shard, by what takes it.
+
+use std::iter::Sum;
+use std::ops::{Add, AddAssign, SubAssign};
+
+use crate::queue::messages::state_machine::MessageState;
+use crate::queue::shard::Shard;
+
+/// The bytes of a shard or of many, by what takes them. Counted from the sizes of the parts, close to what they really take: a
+/// test compares them with the resident size of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct ShardMemory {
+    /// Messages that are not over, with their ids, metadata and attempts; those that are over where their store keeps all heads.
+    pub heads: u64,
+    /// Finished messages whose heads only the store has.
+    pub stubs: u64,
+    /// The order of messages, their timers, ids, states and filters.
+    pub indexes: u64,
+    /// Answers to enqueues, kept for the dedupe window.
+    pub answers: u64,
+    /// Sessions of workers and the leases that they hold.
+    pub sessions: u64,
+}
+
+impl ShardMemory {
+    /// The parts with their names, as metrics have them.
+    pub const fn parts(&self) -> [(&'static str, u64); 5] {
+        let Self { heads, stubs, indexes, answers, sessions } = *self;
+        [("heads", heads), ("stubs", stubs), ("indexes", indexes), ("answers", answers), ("sessions", sessions)]
+    }
+
+    /// All bytes.
+    pub fn total(&self) -> u64 {
+        self.parts().iter().map(|(_, bytes)| bytes).sum()
+    }
+}
+
+impl AddAssign for ShardMemory {
+    fn add_assign(&mut self, more: Self) {
+        self.heads += more.heads;
+        self.stubs += more.stubs;
+        self.indexes += more.indexes;
+        self.answers += more.answers;
+        self.sessions += more.sessions;
+    }
+}
+
+impl Add for ShardMemory {
+    type Output = Self;
+
+    fn add(mut self, more: Self) -> Self {
+        self += more;
+        self
+    }
+}
+
+impl SubAssign for ShardMemory {
+    fn sub_assign(&mut self, less: Self) {
+        self.heads -= less.heads;
+        self.stubs -= less.stubs;
+        self.indexes -= less.indexes;
+        self.answers -= less.answers;
+        self.sessions -= less.sessions;
+    }
+}
+
+impl Sum for ShardMemory {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), Add::add)
+    }
+}
+
+impl Shard {
+    /// The memory of the shard. O(shapes).
+    pub fn memory(&self) -> ShardMemory {
+        let running = usize::try_from(self.totals().of(MessageState::Running).messages).unwrap_or(usize::MAX);
+        let indexes = self.id_index.memory_bytes() + self.index.memory_bytes() + self.messages.page_bytes();
+        ShardMemory {
+            heads: self.messages.head_bytes() as u64,
+            stubs: self.messages.stub_bytes() as u64,
+            indexes: indexes as u64,
+            answers: self.dedupe.memory_bytes() as u64,
+            sessions: self.sessions.memory_bytes(running) as u64,
+        }
+    }
+}
