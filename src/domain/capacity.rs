@@ -2,7 +2,9 @@
 //!
 //! Pure arithmetic on rounded sizes: 60 bytes for an event in a Cassandra partition (100,000 events are about 6 MB),
 //! 100 bytes for one in the embedded store before compression. A plan is a starting point; metrics of the running
-//! system take precedence.
+//! system take precedence. Queues have plans of their own, in `queues`.
+
+pub mod queues;
 
 use std::time::Duration;
 

@@ -11,23 +11,34 @@ use tallystone_app::units;
 use tallystone_domain::capacity::{Load, Plan};
 use tallystone_domain::namespace::Cardinality;
 
-/// A load of counters.
+/// A load of counters; none without `--adds-per-second`.
 #[derive(Debug, Args)]
 pub struct CounterLoadArgs {
     /// Adds per second of all counters together.
-    #[arg(long, value_name = "N")]
-    adds_per_second: u64,
+    #[arg(long, value_name = "N", requires = "counters")]
+    adds_per_second: Option<u64>,
     /// The number of counters.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    counters: u64,
+    #[arg(
+        long,
+        value_name = "N",
+        requires = "adds_per_second",
+        value_parser = clap::value_parser!(u64).range(1..)
+    )]
+    counters: Option<u64>,
     /// The counter_cardinality of the namespace [default: derived from --counters].
-    #[arg(long, value_enum, ignore_case = true, value_name = "CARDINALITY")]
+    #[arg(long, value_enum, ignore_case = true, value_name = "CARDINALITY", requires = "adds_per_second")]
     cardinality: Option<CardinalityArg>,
     /// The retention of events.
-    #[arg(long, default_value = "7d", value_name = "TIME", value_parser = arguments::duration)]
+    #[arg(
+        long,
+        default_value = "7d",
+        value_name = "TIME",
+        value_parser = arguments::duration,
+        requires = "adds_per_second"
+    )]
     retention: Duration,
     /// Adds per second to the busiest counter [default: a tenth of all adds, or an even share if that is more].
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", requires = "adds_per_second")]
     hottest: Option<u64>,
 }
 
@@ -44,11 +55,12 @@ enum CardinalityArg {
 }
 
 impl CounterLoadArgs {
-    /// The rows of the plan in reading order.
-    pub fn rows(&self, output: Output) -> Vec<PlanRow> {
+    /// The rows of the plan in reading order; `None` if no counters are asked for.
+    pub fn rows(&self, output: Output) -> Option<Vec<PlanRow>> {
+        let (adds_per_second, counters) = self.adds_per_second.zip(self.counters)?;
         let load = Load {
-            adds_per_second: self.adds_per_second,
-            counters: self.counters,
+            adds_per_second,
+            counters,
             cardinality: self.cardinality.map(|said| match said {
                 CardinalityArg::Low => Cardinality::Low,
                 CardinalityArg::Medium => Cardinality::Medium,
@@ -57,7 +69,7 @@ impl CounterLoadArgs {
             retention: self.retention,
             hottest_adds_per_second: self.hottest,
         };
-        rows_of(&load.plan(), output)
+        Some(rows_of(&load.plan(), output))
     }
 }
 
