@@ -272,3 +272,39 @@ async fn a_page_of_what_is_over_is_written_once_its_last_message_is_over_and_aft
     })
     .await;
 }
+
+#[tokio::test]
+async fn a_list_of_what_is_over_goes_on_to_the_last_message_while_others_are_purged() {
+    const ALL: u64 = 900;
+    const PURGED: u64 = 600;
+    on_the_embedded_store(async |bench, _| {
+        for hundred in 0..ALL / 100 {
+            let sent = (0..100).map(|number| enqueue(&format!("m-{hundred}-{number}"), 0, b"x")).collect();
+            bench.apply(SHARD, sent).await;
+            let leases = bench.dequeue(SHARD, 100).await;
+            let done = leases.iter().map(|(lease, _)| settle(lease.token, SettleAction::Complete)).collect();
+            bench.apply(SHARD, done).await;
+        }
+        let list = async {
+            let (mut listed, mut after) = (Vec::new(), 0);
+            loop {
+                let page = bench.stores.reader.list(SHARD, MessageState::Completed, after, 20).await.expect("a list");
+                listed.extend(page.messages.iter().map(|message| message.head.key.sequence));
+                match page.messages.last() {
+                    Some(last) if page.messages.len() == 20 => after = last.head.key.sequence,
+                    Some(_) | None => break listed,
+                }
+            }
+        };
+        let purge = async {
+            for through in (1..=PURGED / 10).map(|tenth| tenth * 10) {
+                let states = PurgedStates::new([MessageState::Completed]).expect("a state");
+                let bulk = BulkRequest { states, through, max: 10, ..BulkRequest::default() };
+                bench.one(SHARD, ShardCommand::of(Command::Purge(bulk))).await;
+            }
+        };
+        let (listed, ()) = tokio::join!(list, purge);
+        assert!(listed.is_sorted() && (PURGED + 1..=ALL).all(|stays| listed.binary_search(&stays).is_ok()));
+    })
+    .await;
+}

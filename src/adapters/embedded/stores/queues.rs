@@ -95,16 +95,6 @@ impl EmbeddedQueues {
         Ok(finds.try_recv().expect("a read is done before its reply"))
     }
 
-    async fn messages(
-        &self,
-        shard: ShardId,
-        read: impl FnOnce(&Shard) -> Vec<ShownMessage> + Send + 'static,
-    ) -> Result<MessagesAt, StoreError> {
-        let (shown, at) = self.read_shard(shard, |kept, at| (read(&kept.shard), at)).await?;
-        let heads = self.heads(shard, shown).await?;
-        Ok(MessagesAt { messages: self.with_bodies(shard, heads).await?, at })
-    }
-
     /// Adds the bodies. Messages that were removed since their heads were read are left out.
     async fn with_bodies(&self, shard: ShardId, heads: Vec<MessageHead>) -> Result<Vec<StoredMessage>, StoreError> {
         let sequences = heads.iter().map(|head| head.key.sequence).collect();
@@ -195,6 +185,13 @@ enum ShownMessage {
 impl ShownMessage {
     fn head(core: &Shard, head: &MessageHead) -> Self {
         Self::Head(Box::new(core.with_effective_expiry(head)))
+    }
+
+    fn sequence(&self) -> u64 {
+        match self {
+            Self::Head(head) => head.key.sequence,
+            Self::Over(sequence, _) => *sequence,
+        }
     }
 
     /// The sequence, if its head is read from disk.
@@ -296,8 +293,9 @@ impl ShardReader for EmbeddedQueues {
     }
 
     async fn peek(&self, shard: ShardId, limit: usize) -> Result<MessagesAt, StoreError> {
-        let peeked = |head: &MessageHead| ShownMessage::Head(Box::new(head.clone()));
-        self.messages(shard, move |core| core.peek().take(limit).map(peeked).collect()).await
+        let peeked = move |kept: &LoadedShard, at| (kept.shard.peek().take(limit).cloned().collect(), at);
+        let (heads, at) = self.read_shard(shard, peeked).await?;
+        Ok(MessagesAt { messages: self.with_bodies(shard, heads).await?, at })
     }
 
     async fn list(
@@ -307,14 +305,26 @@ impl ShardReader for EmbeddedQueues {
         after: u64,
         limit: usize,
     ) -> Result<MessagesAt, StoreError> {
-        let listed = move |core: &Shard| {
-            let shown = |sequence| match core.message(sequence) {
-                Some(head) => ShownMessage::head(core, head),
-                None => ShownMessage::Over(sequence, state),
+        let (mut found, mut after) = (Vec::new(), after);
+        loop {
+            let wanted = limit - found.len();
+            let listed = move |kept: &LoadedShard, at| {
+                let core = &kept.shard;
+                let shown = |sequence| match core.message(sequence) {
+                    Some(head) => ShownMessage::head(core, head),
+                    None => ShownMessage::Over(sequence, state),
+                };
+                (core.sequences(state, after).take(wanted).map(shown).collect::<Vec<_>>(), at)
             };
-            core.sequences(state, after).take(limit).map(shown).collect()
-        };
-        self.messages(shard, listed).await
+            let (shown, at) = self.read_shard(shard, listed).await?;
+            let last = shown.last().filter(|_| shown.len() == wanted).map(ShownMessage::sequence);
+            found.extend(self.with_bodies(shard, self.heads(shard, shown).await?).await?);
+            match last {
+                // Some were removed between the reads. A short page would say that the shard has no more.
+                Some(last) if found.len() < limit => after = last,
+                Some(_) | None => return Ok(MessagesAt { messages: found, at }),
+            }
+        }
     }
 
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError> {

@@ -7,14 +7,14 @@ use std::time::Duration;
 use crate::capacity::queues::{QueueLoad, bytes_of, percent_of, rounded_up};
 use crate::limits::METADATA_PAIRS_MAX;
 
-/// Bytes of memory of a finished message: a row of 44, 14 in the index of ids, and its share of the pages, with room for
+/// Bytes of memory of a finished message: a row of 40, 19 in the index of ids, and its share of the pages, with room for
 /// the allocator.
 pub(super) const FINISHED_BYTES: u64 = 80;
 /// Bytes of memory of a pending message without metadata. 268 and 293 were measured with 10 and 3 million of them
 /// (docs/benchmarks.md, figures of queues).
 pub(super) const PENDING_BYTES: u64 = 320;
 /// Bytes of memory of an answer that outlives its message: an entry of an ordered map that is two thirds full.
-pub(super) const ANSWER_BYTES: u64 = 128;
+pub(super) const ANSWER_BYTES: u64 = 144;
 /// Bytes of memory of a metadata pair without its texts: two pointers with lengths, and what the allocator rounds up.
 const PAIR_BYTES: u64 = 64;
 /// The setting has room for what was planned and a quarter more.
