@@ -103,7 +103,7 @@ impl Adoption {
         let rules = self.rules.of_other_stores().await?;
         let already_adopted = self.take_counters(mode).await?;
         let rules = match mode {
-            AdoptionMode::Adopt => self.rules.adopt(rules).await.map_err(partly_given)?,
+            AdoptionMode::Adopt => self.rules.adopt().await.map_err(partly_given)?,
             AdoptionMode::DryRun => rules.len(),
         };
         Ok(Adopted { already_adopted, rules, last_report })

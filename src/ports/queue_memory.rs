@@ -9,18 +9,18 @@ pub struct QueueMemory {
     /// The bytes in use, by what takes them.
     pub used: ShardMemory,
     /// The bytes beyond which no message is taken.
-    pub bound_bytes: u64,
+    pub limit_bytes: u64,
 }
 
 impl QueueMemory {
     /// Whether no message is taken.
     pub fn is_full(&self) -> bool {
-        self.used.total() >= self.bound_bytes
+        self.used.total() >= self.limit_bytes
     }
 
     /// How much of the bound is in use.
     pub fn used_percent(&self) -> u64 {
-        let percent = u128::from(self.used.total()) * 100 / u128::from(self.bound_bytes.max(1));
+        let percent = u128::from(self.used.total()) * 100 / u128::from(self.limit_bytes.max(1));
         u64::try_from(percent).unwrap_or(u64::MAX)
     }
 
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     fn of(stubs: u64, heads: u64) -> QueueMemory {
-        QueueMemory { used: ShardMemory { stubs, heads, ..ShardMemory::default() }, bound_bytes: 1_000 }
+        QueueMemory { used: ShardMemory { stubs, heads, ..ShardMemory::default() }, limit_bytes: 1_000 }
     }
 
     #[test]
@@ -57,7 +57,7 @@ mod tests {
         assert!(!of(849, 0).is_short() && of(600, 250).is_short() && !of(999, 0).is_full());
         assert!(of(700, 300).is_full() && of(2_000, 0).is_full());
         assert_eq!((of(0, 0).used_percent(), of(2_000, 500).used_percent()), (0, 250));
-        assert_eq!(QueueMemory { bound_bytes: 0, ..of(5, 0) }.used_percent(), 500);
+        assert_eq!(QueueMemory { limit_bytes: 0, ..of(5, 0) }.used_percent(), 500);
     }
 
     #[test]

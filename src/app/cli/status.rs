@@ -152,7 +152,7 @@ fn store_state(store: &pb::StoreStatus) -> String {
 
 fn queue_memory_state(memory: &pb::QueueMemoryStatus) -> String {
     let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
-    format!("{} of {} used", bytes(memory.used_bytes), bytes(memory.bound_bytes))
+    format!("{} of {} used", bytes(memory.used_bytes), bytes(memory.limit_bytes))
 }
 
 fn memory_state(memory: &pb::StoreMemory) -> String {

@@ -170,7 +170,7 @@ const QUEUE_MEMORY: &[Metric<u64>] = metrics! { bytes:
 };
 
 const QUEUE_MEMORY_BOUND: &[Metric<u64>] = metrics! { bytes:
-    Gauge "tallystone_queue_memory_bound_bytes" = *bytes as f64,
+    Gauge "tallystone_queue_memory_limit_bytes" = *bytes as f64,
         "The most memory that queues may take in this process; 0 where their store keeps them elsewhere";
 };
 
@@ -349,11 +349,11 @@ pub fn encode_each<'a, T: 'a>(
     Ok(())
 }
 
-/// Encodes the memory of queues; zeros where their store keeps them elsewhere, so that every panel finds its metric.
+/// Encodes the memory of queues; zeros where their store keeps them elsewhere.
 fn encode_queue_memory(encoder: &mut DescriptorEncoder<'_>, memory: Option<QueueMemory>) -> Result<(), fmt::Error> {
     let parts = memory.map(|memory| memory.used).unwrap_or_default().parts();
     encode_each(encoder, QUEUE_MEMORY, parts.iter().map(|(kind, bytes)| ([("kind", *kind)], bytes)))?;
-    encode(encoder, QUEUE_MEMORY_BOUND, &memory.map_or(0, |memory| memory.bound_bytes))
+    encode(encoder, QUEUE_MEMORY_BOUND, &memory.map_or(0, |memory| memory.limit_bytes))
 }
 
 /// Encodes counts by name, under a label; and all that are not counted one by one, under the other name.

@@ -4,6 +4,7 @@
 
 use std::fs;
 use std::net::SocketAddr;
+use std::path::Path;
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -65,14 +66,15 @@ fn buffer_bytes(set: u64, memory: Option<u64>) -> usize {
     }
 }
 
-/// What queues may take in memory: what is set, or with 0 a part of the memory. No more than there is.
+/// What queues may take in memory: what is set, or a part of the memory with 0 and where more is set than there is.
 pub fn queue_memory_bytes(config: &Config) -> u64 {
     let (set, memory) = (config.queues.memory_bytes, memory_bytes());
     if let Some(memory) = memory.filter(|memory| set > *memory) {
         tracing::warn!(
             memory_bytes = set,
-            used_instead = memory,
-            "queues.memory_bytes is more than the memory of this machine or of its control group"
+            memory,
+            used_instead = memory / QUEUES_OF_MEMORY,
+            "queues.memory_bytes is more than the memory of this machine or of its control group; half of that is used"
         );
     }
     bound_of_queues(set, memory)
@@ -81,8 +83,8 @@ pub fn queue_memory_bytes(config: &Config) -> u64 {
 fn bound_of_queues(set: u64, memory: Option<u64>) -> u64 {
     match (set, memory) {
         (0, None) => tallystone_embedded::QUEUE_MEMORY_BYTES_DEFAULT,
-        (0, Some(memory)) => memory / QUEUES_OF_MEMORY,
-        (set, memory) => set.min(memory.unwrap_or(u64::MAX)),
+        (set, Some(memory)) if set == 0 || set > memory => memory / QUEUES_OF_MEMORY,
+        (set, _) => set,
     }
 }
 
@@ -104,9 +106,27 @@ fn open_descriptors() -> usize {
 /// The memory that this process may take: of the machine, or of its control group if that is less.
 fn memory_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
-    let group = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let group = group.iter().find_map(|path| fs::read_to_string(path).ok()?.trim().parse().ok());
+    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let group = group_limits(&groups, |path| fs::read_to_string(path).ok()?.trim().parse().ok());
     [machine, group].into_iter().flatten().min()
+}
+
+/// The least limit of the control groups of this process, those above them included. `groups` is `/proc/self/cgroup`: lines such
+/// as `0::/system.slice/tallystone.service`, or `4:memory:/path` of the first version. In a container they begin at its own root.
+fn group_limits(groups: &str, limit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
+    let limits = groups.lines().flat_map(|line| {
+        let mut parts = line.splitn(3, ':').skip(1);
+        let (controllers, path) = (parts.next().unwrap_or_default(), parts.next().unwrap_or_default());
+        let (folder, file) = match controllers {
+            "" => ("/sys/fs/cgroup", "memory.max"),
+            _ => ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        };
+        let is_of_memory = controllers.is_empty() || controllers.split(',').any(|name| name == "memory");
+        let groups = Path::new(path).ancestors().map(|group| group.to_string_lossy().into_owned());
+        let files = groups.map(move |group| format!("{folder}{}/{file}", group.trim_end_matches('/')));
+        files.filter(move |_| is_of_memory)
+    });
+    limits.filter_map(|file| limit(&file)).min()
 }
 
 /// The total of `/proc/meminfo`, which counts in KiB.
@@ -129,11 +149,22 @@ mod tests {
     }
 
     #[test]
+    fn the_least_limit_of_the_own_control_group_and_those_above_counts() {
+        let group = |text: &str| group_limits(text, |path| (path == "/sys/fs/cgroup/a/memory.max").then_some(7));
+        assert_eq!(group("0::/a/b\n"), Some(7));
+        assert_eq!((group("0::/\n"), group("")), (None, None));
+        let root = |path: &str| (path == "/sys/fs/cgroup/memory.max").then_some(8);
+        assert_eq!(group_limits("0::/\n", root), Some(8));
+        let old = |path: &str| path.ends_with("/memory/c/memory.limit_in_bytes").then_some(9);
+        assert_eq!(group_limits("5:cpu:/x\n4:memory:/c\n0::/\n", old), Some(9));
+    }
+
+    #[test]
     fn queues_get_what_is_set_or_half_of_the_memory_and_never_more_than_there_is() {
         const GIB: u64 = 1 << 30;
         assert_eq!(bound_of_queues(0, Some(4 * GIB)), 2 * GIB);
         assert_eq!(bound_of_queues(0, None), tallystone_embedded::QUEUE_MEMORY_BYTES_DEFAULT);
-        assert_eq!([1, GIB, 9 * GIB].map(|set| bound_of_queues(set, Some(4 * GIB))), [1, GIB, 4 * GIB]);
+        assert_eq!([1, GIB, 9 * GIB].map(|set| bound_of_queues(set, Some(4 * GIB))), [1, GIB, 2 * GIB]);
         assert_eq!(bound_of_queues(9 * GIB, None), 9 * GIB);
     }
 

@@ -186,7 +186,7 @@ fn queue_memory(memory: &QueueMemory) -> pb::QueueMemoryStatus {
     let part = |(kind, bytes): (&str, u64)| pb::QueueMemoryPart { kind: kind.to_owned(), bytes: saturating_i64(bytes) };
     pb::QueueMemoryStatus {
         used_bytes: saturating_i64(memory.used.total()),
-        bound_bytes: saturating_i64(memory.bound_bytes),
+        limit_bytes: saturating_i64(memory.limit_bytes),
         parts: memory.used.parts().into_iter().map(part).collect(),
     }
 }
@@ -196,10 +196,11 @@ fn short_queue_memory(memory: &QueueMemory) -> String {
     let (part, share) = memory.largest_part();
     let then = if memory.is_full() { "new messages are refused" } else { "new messages are refused once all is used" };
     format!(
-        "queues have used {} % of their memory ({} of {}, queues.memory_bytes), {share} % of it for {part}: {then};          docs/runbook/queue-memory.md says what to do",
+        "queues have used {} % of their memory ({} of {}, queues.memory_bytes), {share} % of it for {part}: {then}; \
+         docs/runbook/queue-memory.md says what to do",
         memory.used_percent(),
         units::size(memory.used.total()),
-        units::size(memory.bound_bytes)
+        units::size(memory.limit_bytes)
     )
 }
 

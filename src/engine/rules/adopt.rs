@@ -12,11 +12,11 @@ impl Rules {
         Ok(self.store.list().await?.into_iter().filter(|rule| rule.home != home).collect())
     }
 
-    /// Gives these rules to the queue store of this server. Returns how many it gave. A rule that is given keeps its progress, and
-    /// a server of the store before cannot change it any more.
-    pub(crate) async fn adopt(&self, rules: Vec<Rule>) -> Result<usize, RuleError> {
+    /// Gives all of them to the queue store of this server. Returns how many. A rule that is given keeps its progress, and a
+    /// server of the store before cannot change it any more.
+    pub(crate) async fn adopt(&self) -> Result<usize, RuleError> {
         let mut adopted = 0;
-        for rule in rules {
+        for rule in self.of_other_stores().await? {
             adopted += usize::from(self.adopt_one(rule).await?);
         }
         Ok(adopted)

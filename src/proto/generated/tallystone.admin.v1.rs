@@ -3296,7 +3296,7 @@ pub struct QueueMemoryStatus {
     pub used_bytes: i64,
     /// The most bytes.
     #[prost(int64, tag = "2")]
-    pub bound_bytes: i64,
+    pub limit_bytes: i64,
     /// What takes them, in the same order each time.
     #[prost(message, repeated, tag = "3")]
     pub parts: ::prost::alloc::vec::Vec<QueueMemoryPart>,

@@ -106,7 +106,8 @@ pub enum Reason {
     /// The total is below the newest one of its source and epoch, or below 0, in a namespace whose sources only count up.
     /// Nothing was applied.
     TotalBack = 58,
-    /// The disk is nearly full. Adds are refused until there is space again. Nothing was applied.
+    /// The disk is nearly full, or the memory of queues is. Adds or enqueues are refused until there is space again. Nothing was
+    /// applied.
     StorageFull = 60,
     /// The store does not respond. Nothing was applied.
     StoreUnavailable = 61,

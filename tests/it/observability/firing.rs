@@ -191,7 +191,7 @@ fn queues_whose_memory_runs_short_raise_their_alert_and_say_so_everywhere() {
     let status = server.post("/tallystone.admin.v1.StatusService/GetStatus", "{}").json();
     let problem = status["problems"][0].as_str().unwrap_or_default();
     assert!(problem.contains("queues have used 10") && problem.contains("queue-memory.md"), "{status}");
-    assert_eq!(status["queues"]["memory"]["boundBytes"], "65536", "{status}");
+    assert_eq!(status["queues"]["memory"]["limitBytes"], "65536", "{status}");
     let attention = || queue("ListQueueActivity", "{}").json()["queues"][0]["attention"][0].clone();
     let is_named = || attention()["reason"] == "ATTENTION_REASON_MEMORY_SHORT";
     assert!(eventually(WITHIN, is_named), "{}", attention());

@@ -26,6 +26,7 @@ mod group;
 mod heads;
 mod history;
 mod leftovers;
+mod memory;
 mod queues;
 mod slices;
 mod stage;
@@ -100,6 +101,7 @@ impl Committer {
             self.flush(&mut group);
             self.admit_listeners();
             self.trim_answers();
+            self.drop_outlived_answers();
             self.sweep_some_shards();
         }
     }

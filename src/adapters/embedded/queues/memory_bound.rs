@@ -14,15 +14,15 @@ const ROOM_AGAIN_PERCENT: u64 = 95;
 /// What the shards take, as the readers see it, and the most that they may take.
 #[derive(Debug)]
 pub struct MemoryBound {
-    bound_bytes: u64,
+    limit_bytes: u64,
     used: Mutex<ShardMemory>,
     is_told_full: AtomicBool,
 }
 
 impl MemoryBound {
     /// A bound in bytes, with what a start has found.
-    pub fn new(bound_bytes: u64, used: ShardMemory) -> Self {
-        Self { bound_bytes, used: Mutex::new(used), is_told_full: AtomicBool::new(false) }
+    pub fn new(limit_bytes: u64, used: ShardMemory) -> Self {
+        Self { limit_bytes, used: Mutex::new(used), is_told_full: AtomicBool::new(false) }
     }
 
     /// What is used of the bound.
@@ -32,7 +32,7 @@ impl MemoryBound {
 
     /// The bound with this use of it.
     pub fn of(&self, used: ShardMemory) -> QueueMemory {
-        QueueMemory { used, bound_bytes: self.bound_bytes }
+        QueueMemory { used, limit_bytes: self.limit_bytes }
     }
 
     /// Publishes what is used, and logs it when it reaches the bound and when there is room again.
@@ -47,7 +47,7 @@ impl MemoryBound {
             self.is_told_full.store(false, Ordering::Relaxed);
             tracing::info!(
                 used_bytes = used.total(),
-                bound_bytes = self.bound_bytes,
+                limit_bytes = self.limit_bytes,
                 "the memory of queues has room again; new messages are accepted"
             );
         }
@@ -57,9 +57,10 @@ impl MemoryBound {
 /// Why a message is refused at the bound, what takes the memory, and what to change.
 pub fn refusal_text(memory: &QueueMemory) -> String {
     let (part, percent) = memory.largest_part();
-    let bound = match memory.bound_bytes >> 20 {
-        0 => format!("{} KiB", memory.bound_bytes >> 10),
-        mebibytes => format!("{mebibytes} MiB"),
+    let bound = match memory.limit_bytes {
+        bytes @ 0..1_024 => format!("{bytes} bytes"),
+        bytes @ 1_024..1_048_576 => format!("{} KiB", bytes >> 10),
+        bytes => format!("{} MiB", bytes >> 20),
     };
     format!(
         "the memory of queues is full: queues.memory_bytes is {bound}, and {part} take {percent} % of what is used; settle or \
@@ -84,12 +85,12 @@ mod tests {
             told.push(bound.is_told_full.load(Ordering::Relaxed));
         }
         assert_eq!(told, [false, true, true, true, true, false, true]);
-        assert_eq!(bound.memory(), QueueMemory { used: stubs(1_000), bound_bytes: 1_000 });
+        assert_eq!(bound.memory(), QueueMemory { used: stubs(1_000), limit_bytes: 1_000 });
     }
 
     #[test]
     fn a_refusal_names_the_memory_what_takes_it_and_the_settings() {
-        let text = refusal_text(&QueueMemory { used: stubs(1 << 30), bound_bytes: 1 << 30 });
+        let text = refusal_text(&QueueMemory { used: stubs(1 << 30), limit_bytes: 1 << 30 });
         for part in ["memory of queues", "1024 MiB", "finished messages take 100 %", "retention", "queues.memory_bytes"]
         {
             assert!(text.contains(part), "{part}: {text}");

@@ -286,9 +286,36 @@ async fn a_full_memory_refuses_enqueues_until_there_is_room_and_lets_everything_
 }
 
 #[tokio::test]
+async fn a_memory_full_of_finished_messages_has_room_again_once_their_retention_and_window_are_over() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (_store, stores) = open_queues(Options { queue_memory_bytes: 32 << 10, ..small(dir.path()) }, &clock);
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
+    let with_time = |id: &str| {
+        let mut sent = enqueue(id);
+        let Command::Enqueue(message) = &mut sent.command else { panic!("an enqueue: {sent:?}") };
+        message.token_time = Some(clock.now());
+        sent
+    };
+    let mut taken = 0;
+    while one(&stores, SHARD, with_time(&format!("m-{taken}"))).await.is_ok() {
+        one(&stores, SHARD, complete(&leases(&stores, 1).await[0])).await.expect("settled");
+        taken += 1;
+    }
+    assert!(taken > 200, "a finished message takes little: {taken}");
+    clock.advance(Duration::from_secs(3_600 + 700));
+    one(&stores, SHARD, ShardCommand::of(Command::Sweep { max: 256 })).await.expect("swept");
+    one(&stores, SHARD, ShardCommand::of(Command::Sweep { max: 256 })).await.expect("swept");
+    stores.shards.queues().await.expect("what the store does by itself after a call is done");
+    one(&stores, SHARD, with_time("new")).await.expect("there is room");
+    let used = stores.shards.memory().expect("a bound").used;
+    assert!(used.total() < 4_000, "neither messages nor answers are left: {used:?}");
+}
+
+#[tokio::test]
 async fn parts_that_do_not_fit_together_refuse_to_open() {
     type Harm = fn(&super::keyspaces::QueueKeyspaces);
-    let harms: [(&str, Harm); 6] = [
+    let harms: [(&str, Harm); 7] = [
         ("no header", |spaces| spaces.shards.remove(key::of_header(SHARD)).expect("removed")),
         ("no settings", |spaces| spaces.shards.remove(key::of_settings(SHARD)).expect("removed")),
         ("no entry", |spaces| spaces.shards.remove(key::of_queue(QUEUE)).expect("removed")),
@@ -298,6 +325,10 @@ async fn parts_that_do_not_fit_together_refuse_to_open() {
         }),
         ("cannot be read", |spaces| {
             spaces.heads.insert(key::of_message(SHARD, 1), b"\xff".as_slice()).expect("written");
+        }),
+        ("page of finished messages", |spaces| {
+            let page = key::of_page(key::PageTag::Stubs, SHARD, 0);
+            spaces.stubs.insert(page, b"\xff".as_slice()).expect("written");
         }),
         ("key", |spaces| spaces.heads.insert(b"odd".as_slice(), b"".as_slice()).expect("written")),
     ];

@@ -236,19 +236,35 @@ impl DedupeIndex {
     /// reached. O(log n), and O(1) amortized for each dropped record.
     pub fn put(&mut self, sequence: u64, time: Timestamp, keep: DedupeLimits) {
         let own = time.floor_to(DEDUPE_BUCKET);
-        while let Some((&start, bucket)) = self.buckets.first_key_value() {
-            let end = start + DEDUPE_BUCKET;
-            let outlived = end <= keep.now - keep.window;
-            let in_the_way = self.bytes + DEDUPE_RECORD_BYTES > keep.bytes_max && start < own;
-            if !(outlived || in_the_way) {
-                break;
-            }
-            self.bytes -= bucket.len() * DEDUPE_RECORD_BYTES;
-            self.memory.remove(bucket.memory_bytes());
-            self.buckets.remove(&start);
-            self.raise_floor(end);
+        self.drop_outlived(keep.now, keep.window);
+        while let Some((&start, _)) = self.buckets.first_key_value()
+            && start < own
+            && self.bytes + DEDUPE_RECORD_BYTES > keep.bytes_max
+        {
+            self.drop_first();
         }
         self.track(sequence, time);
+    }
+
+    /// Drops the buckets whose tokens are all older than the window. Returns whether there were any. O(1) amortized for each
+    /// dropped reply.
+    pub fn drop_outlived(&mut self, now: Timestamp, window: Duration) -> bool {
+        let mut any = false;
+        while let Some((&start, _)) = self.buckets.first_key_value()
+            && start + DEDUPE_BUCKET <= now - window
+        {
+            self.drop_first();
+            any = true;
+        }
+        any
+    }
+
+    fn drop_first(&mut self) {
+        if let Some((start, bucket)) = self.buckets.pop_first() {
+            self.bytes -= bucket.len() * DEDUPE_RECORD_BYTES;
+            self.memory.remove(bucket.memory_bytes());
+            self.raise_floor(start + DEDUPE_BUCKET);
+        }
     }
 }
 

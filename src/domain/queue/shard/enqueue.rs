@@ -118,12 +118,17 @@ impl Shard {
         matches!(message.state, MessageState::Completed | MessageState::Canceled) && !is_repeat
     }
 
-    /// Whether an enqueue is answered without a new message, because it is a repeat or its id is taken. O(log n).
+    /// Whether an enqueue is answered without a new message, because it is a repeat or its id is taken. A repeat without a time
+    /// counts as new where ids are given away. O(log n).
     pub fn has_answer_for(&self, sent: &NewMessage) -> bool {
-        let gives_id_away = self.settings.reuse_ids == IdReuse::WhenOver;
+        let is_token = |time: Option<Timestamp>| time.is_some() && time == sent.token_time;
+        let keeps_id = |state: MessageState, time: Option<Timestamp>| {
+            let gives_away = matches!(state, MessageState::Completed | MessageState::Canceled);
+            self.settings.reuse_ids == IdReuse::AfterWindow || !gives_away || is_token(time)
+        };
         let is_taken = match self.id_index.find(&self.messages, &sent.id) {
-            Some(Found::Head(head)) => !gives_id_away || !head.state.is_terminal(),
-            Some(Found::Stub(_)) => !gives_id_away,
+            Some(Found::Head(head)) => keeps_id(head.state, head.token_time.get()),
+            Some(Found::Stub(stub)) => keeps_id(stub.state, stub.token_time),
             None => false,
         };
         let hash = || self.id_index.key().hash(&sent.id);

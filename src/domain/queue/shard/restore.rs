@@ -92,6 +92,9 @@ pub enum ShardRestoreError {
     /// A message lies beyond the last sequence of the header.
     #[error("message {0} is beyond the last sequence of the header")]
     Beyond(u64),
+    /// A message that is over does not fit into the page of stubs in which it is stored.
+    #[error("message {0} does not fit into its page of finished messages")]
+    Unfit(u64),
     /// Two messages have the same sequence or the same id.
     #[error("message {0} or its id is stored twice")]
     Twice(u64),
@@ -249,9 +252,10 @@ impl ShardRestorer {
         if sequence == 0 || sequence > self.shard.sequence {
             return Err(ShardRestoreError::Beyond(sequence));
         }
-        let is_new = self.shard.messages.get(sequence).is_none() && !self.shard.messages.is_stub(sequence);
-        let is_kept = is_new && self.shard.messages.insert_stub(stub);
-        if is_kept { Ok(()) } else { Err(ShardRestoreError::Twice(sequence)) }
+        if self.shard.has_message(sequence) {
+            return Err(ShardRestoreError::Twice(sequence));
+        }
+        if self.shard.messages.insert_stub(stub) { Ok(()) } else { Err(ShardRestoreError::Unfit(sequence)) }
     }
 
     /// Whether the queue has declared shapes, which count messages by their metadata.

@@ -127,6 +127,12 @@ impl Shard {
         count
     }
 
+    /// Drops the answers to tokens that are older than the dedupe window, which nobody is given any more, and returns whether
+    /// there were any. Enqueues do the same. O(1) amortized for each dropped answer.
+    pub fn drop_outlived_answers(&mut self, token_age_clock: Timestamp) -> bool {
+        self.dedupe.drop_outlived(token_age_clock, self.settings.dedupe_window)
+    }
+
     pub(super) fn first_terminal_after(&self, after: u64) -> Option<u64> {
         let terminal = MessageState::ALL.into_iter().filter(|state| state.is_terminal());
         terminal.filter_map(|state| self.index.by_state[state as usize].after(after).next()).min()

@@ -108,8 +108,8 @@ struct RowMoment {
     now: Timestamp,
     /// How far the bridge read all shards that changed; none where readings age by themselves.
     read_to: Option<Timestamp>,
-    /// The memory of all queues, while it is short.
-    short_memory: Option<QueueMemory>,
+    /// The memory of all queues and the number of those that hold messages, while it is short.
+    short_memory: Option<(QueueMemory, usize)>,
 }
 
 impl Default for ActivityBoard {
@@ -261,7 +261,9 @@ impl Queues {
     fn moment(&self) -> RowMoment {
         let (elapsed, now) = (self.context.engine.clock.elapsed(), self.context.engine.now());
         let read_to = self.context.engine.queues_reported_to().filter(|_| !self.is_shared());
-        RowMoment { elapsed, now, read_to, short_memory: self.memory().filter(QueueMemory::is_short) }
+        let queues = || self.context.all().iter().filter(|queue| queue.holds_messages()).count();
+        let short_memory = self.memory().filter(QueueMemory::is_short).map(|memory| (memory, queues()));
+        RowMoment { elapsed, now, read_to, short_memory }
     }
 
     fn row(&self, queue: &ServedQueue, moment: RowMoment) -> QueueActivity {
@@ -303,9 +305,8 @@ impl Queues {
             enqueue_blocked: record.spec.enqueue_blocked.is_some(),
             dequeue_blocked: record.spec.dequeue_blocked.is_some(),
             full,
-            memory: moment.short_memory.and_then(|memory| {
-                let (used, percent) = (memory.used.total(), memory.used_percent());
-                MemoryShare::of(queue.memory_bytes(), used, self.context.len(), percent)
+            memory: moment.short_memory.and_then(|(memory, queues)| {
+                MemoryShare::of(queue.memory_bytes(), memory.used.total(), queues, memory.used_percent())
             }),
             // A shard that only waits for its turn needs nobody.
             lost: queue.lost_lately(moment.now),

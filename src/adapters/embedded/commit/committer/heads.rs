@@ -23,12 +23,12 @@ impl Committer {
         }
         let heads = self.read_over(shard, needed).map_err(|error| error.into_store_error(op))?;
         let Some(kept) = self.queues.table.shards.get_mut(&shard) else { return Ok(()) };
+        self.queues.to_shed.insert(shard); // also after a failure half-way
         for head in heads {
             let foreign =
                 |why: ForeignHead| ReadError::from(CorruptValue::new("message", why.to_string())).into_store_error(op);
             kept.shard.restore_head(head).map_err(foreign)?;
         }
-        self.queues.to_shed.insert(shard);
         Ok(())
     }
 

@@ -13,7 +13,6 @@ use crate::error::ReadError;
 use crate::inbox::command::StoreCommand;
 use crate::inbox::queue_command::{ApplyCommands, NewShards, QueueStoreCommand, ReadShard, brings_content, is_intake};
 use crate::queues::keyspaces::QueueKeyspaces;
-use crate::queues::memory_bound::refusal_text;
 use crate::queues::recover::RecoveredQueues;
 use crate::queues::shard_table::{EPOCH, LoadedShard, ShardTable};
 use crate::queues::staged_changes::{ListenerSet, StagedBody};
@@ -37,11 +36,13 @@ pub struct CommitterQueues {
     pub(super) spaces: Option<QueueKeyspaces>,
     pub(super) listeners: ListenerSet,
     /// The latest time of any command.
-    moment: Option<Moment>,
+    pub(super) moment: Option<Moment>,
     /// Whether dedupe records may be older than every window.
     trim_due: bool,
     /// The shards that have heads in memory of messages that are over, besides those that commands of the group change.
     pub(super) to_shed: BTreeSet<ShardId>,
+    /// When answers were last dropped because memory was short, by the clock that judges the age of tokens.
+    pub(super) answers_dropped_at: Timestamp,
 }
 
 const APPLY: &str = "apply to queue";
@@ -51,7 +52,7 @@ impl CommitterQueues {
     pub fn new(recovered: RecoveredQueues) -> Self {
         let RecoveredQueues { spaces, table, moment } = recovered;
         let (listeners, to_shed) = (ListenerSet::default(), BTreeSet::new());
-        Self { table, spaces, listeners, moment, trim_due: true, to_shed }
+        Self { table, spaces, listeners, moment, trim_due: true, to_shed, answers_dropped_at: Timestamp::MIN }
     }
 
     /// The time of a command: it never goes back.
@@ -159,12 +160,12 @@ impl Committer {
         if !self.queues.table.shards.contains_key(&shard) {
             return Err(no_such_shard(APPLY));
         }
-        self.check_memory(shard, &sent.command)?;
         if let QueueCommand::Enqueue(message) = &sent.command
             && let Some(view) = self.queues.table.duplicate_in_other_shard(shard, message)
         {
             return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
         }
+        self.check_memory(shard, &sent.command)?;
         // No step after this fails, so a refused command leaves nothing behind.
         let kept = self.queues.table.shards.get(&shard).expect("it was there a moment ago");
         let needed = kept.shard.heads_needed(&sent.command, moment.step.now);
@@ -207,17 +208,6 @@ impl Committer {
         group.events += applied.transitions.len();
         let (reply, transitions, walked) = (applied.reply, applied.transitions, applied.walked);
         Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
-    }
-
-    /// Refuses a new message while the memory of queues is full. A repeat takes none.
-    fn check_memory(&self, shard: ShardId, command: &QueueCommand) -> Result<(), StoreError> {
-        let QueueCommand::Enqueue(message) = command else { return Ok(()) };
-        let memory = self.core.queues.memory.of(self.queues.table.memory());
-        let is_repeat = || self.queues.table.shards.get(&shard).is_some_and(|kept| kept.shard.has_answer_for(message));
-        if !memory.is_full() || is_repeat() {
-            return Ok(());
-        }
-        Err(StoreError::not_applied(StoreErrorKind::Full, APPLY).with_advice(refusal_text(&memory)))
     }
 
     /// The body of a message whose payload an update is to replace, as it is staged or stored: its type and its trace context
@@ -335,6 +325,7 @@ impl Committer {
         self.queues.table.id_key = Some(id_key);
         self.queues.table.add(made);
         self.queues.table.queues.insert(queue, Some(row));
+        self.core.queues.memory.publish(self.queues.table.memory());
         self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
         Ok(())
     }
@@ -359,6 +350,7 @@ impl Committer {
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
         self.commit_separately(batch, OP)?;
         self.queues.table.drop_queue(queue);
+        self.core.queues.memory.publish(self.queues.table.memory());
         self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         Ok(())
     }
@@ -422,6 +414,8 @@ impl Committer {
             self.commit_separately(batch, OP)?;
         }
         self.queues.moment = Some(Moment { step, ..moment });
+        self.queues.table.count_all_memory();
+        self.core.queues.memory.publish(self.queues.table.memory());
         Ok(Some(from))
     }
 

@@ -1,0 +1,51 @@
+//! The bound of the memory of queues: what it refuses, and what leaves while memory is short.
+
+use std::time::Duration;
+
+use super::Committer;
+use crate::queues::memory_bound::refusal_text;
+use tallystone_domain::queue::{Command as QueueCommand, ShardId};
+use tallystone_ports::{StoreError, StoreErrorKind};
+
+impl Committer {
+    /// Refuses what brings messages into memory while that of queues is full: new ones, and those that are redriven. A repeat
+    /// brings none.
+    pub(super) fn check_memory(&self, shard: ShardId, command: &QueueCommand) -> Result<(), StoreError> {
+        let memory = self.core.queues.memory.of(self.queues.table.memory());
+        if !memory.is_full() {
+            return Ok(());
+        }
+        let is_refused = match command {
+            QueueCommand::Enqueue(message) => {
+                let kept = self.queues.table.shards.get(&shard);
+                !kept.is_some_and(|kept| kept.shard.has_answer_for(message))
+            }
+            QueueCommand::RedriveAll(bulk) => !bulk.dry_run,
+            QueueCommand::Redrive { .. } => true,
+            _ => false, // everything else goes on
+        };
+        if !is_refused {
+            return Ok(());
+        }
+        Err(StoreError::not_applied(StoreErrorKind::Full, "apply to queue").with_advice(refusal_text(&memory)))
+    }
+
+    /// While memory is short, drops the answers in memory that are older than the window of their queue: enqueues do that, and
+    /// may all be refused. Looks at all shards, at most once a second.
+    pub(super) fn drop_outlived_answers(&mut self) {
+        let memory = self.core.queues.memory.of(self.queues.table.memory());
+        let Some(now) = self.queues.moment.map(|moment| moment.step.token_age_clock) else { return };
+        if !memory.is_short() || now.since(self.queues.answers_dropped_at) < Duration::from_secs(1) {
+            return;
+        }
+        self.queues.answers_dropped_at = now;
+        let mut any = false;
+        for kept in self.queues.table.shards.values_mut() {
+            any |= kept.shard.drop_outlived_answers(now);
+        }
+        if any {
+            self.queues.table.count_all_memory();
+            self.core.queues.memory.publish(self.queues.table.memory());
+        }
+    }
+}
