@@ -35,6 +35,7 @@ mod queue_durable;
 mod queue_given;
 mod queue_items;
 mod queue_linear;
+mod queue_memory;
 mod queue_outbox;
 mod queue_over;
 mod queue_redis;

@@ -10,6 +10,7 @@
 //! table in `messages::state_machine`.
 
 pub mod activity;
+mod allocation;
 pub mod bulk_operation;
 pub mod clock;
 pub mod command;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::limits::{SESSION_CALLS_KEPT, SESSION_KEPT};
-use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
+use crate::queue::allocation::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, SessionId};
 use crate::time::Timestamp;
 

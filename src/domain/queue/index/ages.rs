@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::queue::index::tree_memory::in_tree;
+use crate::queue::allocation::in_tree;
 use crate::time::Timestamp;
 
 /// The precision of ages.

@@ -9,10 +9,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
+use crate::queue::allocation::in_shuffled_tree;
 use crate::queue::index::memory_count::MemoryCount;
 use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
 use crate::queue::index::stubs::Stub;
-use crate::queue::index::tree_memory::in_shuffled_tree;
 use crate::queue::messages::first_response::FirstResponse;
 use crate::queue::messages::id_hash::{IdHash, IdKey};
 use crate::queue::messages::message::MessageHead;

@@ -10,10 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::VALUES_RECHECKED_MAX;
+use crate::queue::allocation::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::index::exclusivity_values::ExclusivityValues;
 use crate::queue::index::lanes::ValueLanes;
 use crate::queue::index::shape_index::ValueSet;
-use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, RoutingValue};
 use crate::queue::messages::state_machine::MessageState;
 use crate::queue::setup::settings::Exclusivity;

@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
+use crate::queue::allocation::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, Rank, RoutingValue};
 use crate::queue::messages::state_machine::MessageState;
 use crate::queue::setup::settings::Exclusivity;

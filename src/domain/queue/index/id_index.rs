@@ -4,9 +4,9 @@
 
 use std::collections::BTreeSet;
 
+use crate::queue::allocation::in_shuffled_tree;
 use crate::queue::index::sequence_pages::MessagesBySequence;
 use crate::queue::index::stubs::Stub;
-use crate::queue::index::tree_memory::in_shuffled_tree;
 use crate::queue::messages::id_hash::{IdHash, IdKey};
 use crate::queue::messages::message::MessageHead;
 use crate::queue::messages::message_id::MessageId;

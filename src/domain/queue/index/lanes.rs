@@ -10,7 +10,7 @@ use std::ops::Bound;
 
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_shuffled_tree, in_tree};
+use crate::queue::allocation::{FIRST_NODE_BYTES, in_shuffled_tree, in_tree};
 use crate::queue::messages::message::{Rank, RoutingValue};
 
 /// Lanes and their heads.

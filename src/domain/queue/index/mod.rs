@@ -12,4 +12,3 @@ pub(super) mod shape_index;
 pub mod shape_memory;
 pub(super) mod shard_index;
 pub mod stubs;
-pub(super) mod tree_memory;

@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 use std::ops::{Deref, DerefMut};
 
+use crate::queue::allocation::{in_tree, on_heap};
 use crate::queue::index::memory_count::MemoryCount;
 use crate::queue::index::stubs::{Stub, StubPage};
-use crate::queue::index::tree_memory::{in_tree, on_heap};
 use crate::queue::messages::id_hash::IdHash;
 use crate::queue::messages::message::MessageHead;
 use crate::time::Timestamp;

@@ -6,9 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::queue::allocation::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::filter::{Filter, ShapeKeys};
 use crate::queue::index::lanes::ValueLanes;
-use crate::queue::index::tree_memory::{FIRST_NODE_BYTES, in_tree};
 use crate::queue::messages::message::{MessageHead, Metadata, Rank};
 use crate::queue::messages::state_machine::MessageState;
 

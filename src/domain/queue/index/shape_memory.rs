@@ -1,8 +1,8 @@
 //! The approximate memory of a filter shape: arithmetic on the contents of its index, as help for declaring shapes.
 
+use crate::queue::allocation::in_tree;
 use crate::queue::index::lanes::LANE_BYTES;
 use crate::queue::index::shape_index::SET_BYTES;
-use crate::queue::index::tree_memory::in_tree;
 use crate::queue::messages::message::Rank;
 
 /// The bytes per pending message of a simple queue that has the keys of the shape. In an exclusive queue, the bytes per

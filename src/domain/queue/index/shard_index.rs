@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::queue::allocation::in_tree;
 use crate::queue::filter::ShapeKeys;
 use crate::queue::index::ages::ReadyAges;
 use crate::queue::index::exclusive_index::{ExclusiveIndex, ShapeGroupKey};
@@ -12,7 +13,6 @@ use crate::queue::index::lanes::ValueLanes;
 use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
 use crate::queue::index::shape_index::{QueueKind, ShapeIndex};
 use crate::queue::index::stubs::Stub;
-use crate::queue::index::tree_memory::in_tree;
 use crate::queue::messages::message::{MessageHead, Rank, RoutingValue};
 use crate::queue::messages::state_machine::{MessageState, Trigger};
 use crate::queue::setup::settings::Settings;

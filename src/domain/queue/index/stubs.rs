@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use crate::limits::DEDUPE_BUCKET;
-use crate::queue::index::tree_memory::{allocated, on_heap};
+use crate::queue::allocation::{allocated, on_heap};
 use crate::queue::messages::first_response::FirstResponse;
 use crate::queue::messages::id_hash::{IdHash, IdKey};
 use crate::queue::messages::message::{CountedUnder, MessageExtras, MessageHead, MessageKey, Metadata, OptionalTime};

@@ -1,6 +1,6 @@
 //! The memory of a head beyond its own size: texts and rarely used parts, as an allocator gives it away.
 
-use crate::queue::index::tree_memory::{allocated, on_heap};
+use crate::queue::allocation::{allocated, on_heap};
 use crate::queue::messages::message::{CanceledBy, MessageExtras, MessageHead, Metadata, RoutingValue};
 use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::{Settlement, UpdateToken};
