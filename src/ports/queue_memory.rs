@@ -31,16 +31,8 @@ impl QueueMemory {
 
     /// What takes the most, in words, and its share of all in percent.
     pub fn largest_part(&self) -> (&'static str, u64) {
-        let parts = self.used.parts();
-        let (kind, bytes) = parts.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or_default();
-        let of = match kind {
-            "heads" => "messages that are not over",
-            "stubs" => "finished messages",
-            "indexes" => "indexes of messages",
-            "answers" => "answers to enqueues",
-            _ => "sessions of workers",
-        };
-        (of, bytes.saturating_mul(100) / self.used.total().max(1))
+        let (part, bytes) = self.used.largest_part();
+        (part, bytes.saturating_mul(100) / self.used.total().max(1))
     }
 }
 

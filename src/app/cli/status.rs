@@ -140,7 +140,6 @@ fn store_state(store: &pb::StoreStatus) -> String {
     if !store.refusal.is_empty() {
         return format!("does not serve: {}", store.refusal);
     }
-    let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
     let silent = store.silent.as_ref().map(duration_of).unwrap_or_default();
     let answers = if silent.as_secs() > 1 { format!("silent for {}", about(silent)) } else { "answers".to_owned() };
     let space = match store.disk_bytes {
@@ -150,13 +149,16 @@ fn store_state(store: &pb::StoreStatus) -> String {
     format!("{answers}{space}{}", if store.full { ", FULL" } else { "" })
 }
 
+/// A size that a server told; none is below zero.
+fn bytes(bytes: i64) -> String {
+    size(u64::try_from(bytes).unwrap_or(0))
+}
+
 fn queue_memory_state(memory: &pb::QueueMemoryStatus) -> String {
-    let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
     format!("{} of {} used", bytes(memory.used_bytes), bytes(memory.limit_bytes))
 }
 
 fn memory_state(memory: &pb::StoreMemory) -> String {
-    let bytes = |bytes: i64| size(u64::try_from(bytes).unwrap_or(0));
     let used = bytes(memory.used_bytes);
     let of_limit = match memory.limit_bytes {
         0 => format!("{used} used, no limit"),

@@ -23,13 +23,15 @@ impl MemoryCount {
         self.0 += bytes;
     }
 
-    /// Removes bytes that were added.
+    /// Removes bytes that were added. A count that is wrong stays at 0, and fails a test: to wrap would refuse every message.
     pub fn remove(&mut self, bytes: usize) {
-        self.0 -= bytes;
+        self.replace(bytes, 0);
     }
 
     /// Adds bytes in place of others.
     pub fn replace(&mut self, before: usize, after: usize) {
-        self.0 = self.0 + after - before;
+        let all = self.0 + after;
+        debug_assert!(all >= before, "{before} bytes leave a count of {all}");
+        self.0 = all.saturating_sub(before);
     }
 }

@@ -29,6 +29,18 @@ impl ShardMemory {
         [("heads", heads), ("stubs", stubs), ("indexes", indexes), ("answers", answers), ("sessions", sessions)]
     }
 
+    /// What takes the most, in words for people, and its bytes.
+    pub fn largest_part(&self) -> (&'static str, u64) {
+        let parts = [
+            ("messages that are not over", self.heads),
+            ("finished messages", self.stubs),
+            ("indexes of messages", self.indexes),
+            ("answers to enqueues", self.answers),
+            ("sessions of workers", self.sessions),
+        ];
+        parts.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
+    }
+
     /// All bytes.
     pub fn total(&self) -> u64 {
         self.parts().iter().map(|(_, bytes)| bytes).sum()
