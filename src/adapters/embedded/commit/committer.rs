@@ -180,7 +180,7 @@ impl Committer {
         }
         if committed {
             self.shed_heads(shards.iter().copied());
-            self.core.queues.memory.publish(self.queues.table.memory());
+            self.publish_memory();
             self.queues.listeners.notify(&self.queues.table, shards.into_iter());
             self.queues.listeners.notify_cancels(&cancels);
             commands.iter().for_each(|command| self.apply_to_memory(command));

@@ -21,7 +21,7 @@ use tallystone_domain::queue::messages::message::{MessageRef, Metadata, SessionI
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::messages::settlement::SettleAction;
 use tallystone_domain::queue::session_records::SessionCall;
-use tallystone_domain::queue::setup::settings::{MessageRetryPolicy, Retention};
+use tallystone_domain::queue::setup::settings::{IdReuse, MessageRetryPolicy, Retention};
 use tallystone_domain::queue::transition::RowPosition;
 use tallystone_domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
 use tallystone_ports::{
@@ -283,6 +283,36 @@ async fn a_full_memory_refuses_enqueues_until_there_is_room_and_lets_everything_
     one(&stores, SHARD, enqueue("new")).await.expect("finished messages take less");
     stores.shards.drop_queue(QUEUE).await.expect("dropped");
     assert_eq!(stores.shards.memory().map(|memory| memory.used.total()), Some(0), "nothing is left behind");
+}
+
+#[tokio::test]
+async fn what_a_queue_refuses_or_repeats_is_told_as_ever_while_memory_is_full() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    let settings: ShardSettings = Settings { reuse_ids: IdReuse::WhenOver, ..settings() }.into();
+    stores.shards.create(QUEUE, 1, settings.clone()).await.expect("created");
+    fill(&stores, SHARD, 2).await;
+    for lease in leases(&stores, 2).await {
+        one(&stores, SHARD, complete(&lease)).await.expect("settled");
+    }
+    store.close();
+
+    let (_store, stores) = open_queues(Options { queue_memory_bytes: 1, ..small(dir.path()) }, &clock);
+    let repeat = one(&stores, SHARD, enqueue("m-1")).await.expect("a repeat takes no memory");
+    assert!(matches!(repeat, Reply::Enqueued { already_enqueued: true, .. }), "{repeat:?}");
+    clock.advance(Duration::from_secs(61));
+    one(&stores, SHARD, enqueue("m-1")).await.expect_err("after a minute it is a new message of a free id");
+    let refusal = async |stores: &QueueStores, sent: ShardCommand| {
+        stores.shards.apply(SHARD, vec![sent]).await.remove(0).expect("the shard answers").reply.expect_err("refused")
+    };
+    let mut old = enqueue("old");
+    let Command::Enqueue(message) = &mut old.command else { panic!("an enqueue: {old:?}") };
+    message.token_time = Some(Timestamp::from_secs(1));
+    assert_eq!(refusal(&stores, old).await, Refusal::TokenExpired);
+    let blocked = ShardSettings { version: 1, enqueue_blocked: Some("moving".into()), ..settings };
+    one(&stores, SHARD, configure(blocked)).await.expect("configured");
+    assert_eq!(refusal(&stores, enqueue("new")).await, Refusal::EnqueueBlocked("moving".into()));
 }
 
 #[tokio::test]

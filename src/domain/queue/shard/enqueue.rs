@@ -118,17 +118,38 @@ impl Shard {
         matches!(message.state, MessageState::Completed | MessageState::Canceled) && !is_repeat
     }
 
-    /// Whether an enqueue is answered without a new message, because it is a repeat or its id is taken. A repeat without a time
-    /// counts as new where ids are given away. O(log n).
-    pub fn has_answer_for(&self, sent: &NewMessage) -> bool {
-        let is_token = |time: Option<Timestamp>| time.is_some() && time == sent.token_time;
-        let keeps_id = |state: MessageState, time: Option<Timestamp>| {
+    /// Whether an enqueue would be taken as a new message, and neither be refused nor answered as a repeat. Changes nothing, so
+    /// it is not exact where an id is given away: one that comes again without a time within a minute of the end of its message,
+    /// with the same content, counts as a repeat. O(log n).
+    pub fn would_add(&self, sent: &NewMessage, at: StepTime) -> bool {
+        let window = self.settings.dedupe_window;
+        let is_expired = |time| self.dedupe.may_be_dropped(time, window, at.token_age_clock);
+        let is_refused = self.deleted.is_some()
+            || self.enqueue_blocked.is_some()
+            || sent.token_time.is_some_and(is_expired)
+            || self.check_quota(sent, None).is_err()
+            || self.message_of(sent, at.now).is_err();
+        !is_refused && !self.has_answer_for(sent, at.now)
+    }
+
+    fn has_answer_for(&self, sent: &NewMessage, now: Timestamp) -> bool {
+        let keeps_id = |known: FirstResponse, state: MessageState, time: Option<Timestamp>, latest: Timestamp| {
+            let is_repeat = match sent.token_time {
+                Some(_) => time == sent.token_time,
+                None => known.fingerprint == sent.fingerprint && now < latest + REUSED_ID_REPEATED_MAX,
+            };
             let gives_away = matches!(state, MessageState::Completed | MessageState::Canceled);
-            self.settings.reuse_ids == IdReuse::AfterWindow || !gives_away || is_token(time)
+            self.settings.reuse_ids == IdReuse::AfterWindow || !gives_away || is_repeat
         };
         let is_taken = match self.id_index.find(&self.messages, &sent.id) {
-            Some(Found::Head(head)) => keeps_id(head.state, head.token_time.get()),
-            Some(Found::Stub(stub)) => keeps_id(stub.state, stub.token_time),
+            Some(Found::Head(head)) => {
+                keeps_id(FirstResponse::of(head), head.state, head.token_time.get(), head.enqueued_at)
+            }
+            // Only the store knows when it was enqueued: before its end.
+            Some(Found::Stub(stub)) => {
+                let end = stub.delete_at - self.settings.retention.of(stub.state).unwrap_or_default();
+                keeps_id(stub.first_response(), stub.state, stub.token_time, end)
+            }
             None => false,
         };
         let hash = || self.id_index.key().hash(&sent.id);

@@ -4,13 +4,19 @@ use std::time::Duration;
 
 use super::Committer;
 use crate::queues::memory_bound::refusal_text;
+use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::{Command as QueueCommand, ShardId};
 use tallystone_ports::{StoreError, StoreErrorKind};
 
 impl Committer {
+    /// Shows readers what the shards take now.
+    pub(super) fn publish_memory(&self) {
+        self.core.queues.memory.publish(self.queues.table.memory());
+    }
+
     /// Refuses what brings messages into memory while that of queues is full: new ones, and those that are redriven. A repeat
-    /// brings none.
-    pub(super) fn check_memory(&self, shard: ShardId, command: &QueueCommand) -> Result<(), StoreError> {
+    /// brings none, and what the queue refuses has a better reason.
+    pub(super) fn check_memory(&self, shard: ShardId, command: &QueueCommand, at: StepTime) -> Result<(), StoreError> {
         let memory = self.core.queues.memory.of(self.queues.table.memory());
         if !memory.is_full() {
             return Ok(());
@@ -18,7 +24,7 @@ impl Committer {
         let is_refused = match command {
             QueueCommand::Enqueue(message) => {
                 let kept = self.queues.table.shards.get(&shard);
-                !kept.is_some_and(|kept| kept.shard.has_answer_for(message))
+                kept.is_some_and(|kept| kept.shard.would_add(message, at))
             }
             QueueCommand::RedriveAll(bulk) => !bulk.dry_run,
             QueueCommand::Redrive { .. } => true,
@@ -45,7 +51,7 @@ impl Committer {
         }
         if any {
             self.queues.table.count_all_memory();
-            self.core.queues.memory.publish(self.queues.table.memory());
+            self.publish_memory();
         }
     }
 }

@@ -165,7 +165,7 @@ impl Committer {
         {
             return Ok(ShardAnswer::refused(Refusal::TokenReused, moment.step.now, view));
         }
-        self.check_memory(shard, &sent.command)?;
+        self.check_memory(shard, &sent.command, moment.step)?;
         // No step after this fails, so a refused command leaves nothing behind.
         let kept = self.queues.table.shards.get(&shard).expect("it was there a moment ago");
         let needed = kept.shard.heads_needed(&sent.command, moment.step.now);
@@ -325,7 +325,7 @@ impl Committer {
         self.queues.table.id_key = Some(id_key);
         self.queues.table.add(made);
         self.queues.table.queues.insert(queue, Some(row));
-        self.core.queues.memory.publish(self.queues.table.memory());
+        self.publish_memory();
         self.queues.listeners.notify(&self.queues.table, (0..shards).map(|number| ShardId { queue, number }));
         Ok(())
     }
@@ -350,7 +350,7 @@ impl Committer {
         batch.put(&spaces.shards, key::of_queue(queue), encode_queue(None));
         self.commit_separately(batch, OP)?;
         self.queues.table.drop_queue(queue);
-        self.core.queues.memory.publish(self.queues.table.memory());
+        self.publish_memory();
         self.core.inbox.push(StoreCommand::Queue(QueueStoreCommand::PurgeDropped));
         Ok(())
     }
@@ -415,7 +415,7 @@ impl Committer {
         }
         self.queues.moment = Some(Moment { step, ..moment });
         self.queues.table.count_all_memory();
-        self.core.queues.memory.publish(self.queues.table.memory());
+        self.publish_memory();
         Ok(Some(from))
     }
 
