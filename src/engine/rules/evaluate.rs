@@ -34,13 +34,15 @@ impl Rules {
     }
 
     async fn run(&self, queues: &Queues, mut rule: Rule) -> Result<(), RuleError> {
+        let mut is_first = false;
         if rule.progress.pending.is_some_and(|claim| claim.is_refused)
             && let Some(progress) = rule.progress.timed_anew(queues.token_time().await?)
         {
             rule = self.store.update(Rule { progress, ..rule }).await?;
+            is_first = true;
         }
         if let Some(claim) = rule.progress.pending {
-            match self.send(queues, rule, claim).await? {
+            match self.send(queues, rule, claim, is_first).await? {
                 Evaluated::Stored(settled) => rule = *settled,
                 Evaluated::Over => return Ok(()),
             }
@@ -62,14 +64,20 @@ impl Rules {
         }
         let claimed = self.store.update(Rule { progress: next, ..rule }).await?;
         match claimed.progress.pending {
-            Some(claim) => self.send(queues, claimed, claim).await.map(drop),
+            Some(claim) => self.send(queues, claimed, claim, true).await.map(drop),
             None => Ok(()),
         }
     }
 
     /// Sends the message of a stored claim, and settles it. The message, its id and its time come from the claim, so the queue
-    /// recognizes a repeat, whoever sends it.
-    async fn send(&self, queues: &Queues, rule: Rule, claim: CrossingClaim) -> Result<Evaluated, RuleError> {
+    /// recognizes a repeat, whoever sends it. `is_first` says that nobody has sent it with this time.
+    async fn send(
+        &self,
+        queues: &Queues,
+        rule: Rule,
+        claim: CrossingClaim,
+        is_first: bool,
+    ) -> Result<Evaluated, RuleError> {
         let (counts, spec) = (&self.context.stats.rules, &rule.spec);
         let id = rule.progress.message_id(&spec.name, &claim);
         let message = SentMessage { id: Some(id.clone()), ..message_of(spec, &claim) };
@@ -84,8 +92,13 @@ impl Rules {
                 }
             },
             Err(error) => {
-                // The shard looked for the token first, so nothing of this claim was applied.
-                let is_absent = matches!(error.reason(), Reason::EnqueueBlocked | Reason::QueueFull);
+                let is_absent = match error.reason() {
+                    // The shard looked for the token first, so nothing of this claim was applied.
+                    Reason::EnqueueBlocked | Reason::QueueFull => true,
+                    // The store did not look, but nothing of this call was applied.
+                    Reason::StorageFull => is_first,
+                    _ => false,
+                };
                 let progress = if is_absent { rule.progress.clone().refused() } else { rule.progress.clone() };
                 self.note_problem(rule, progress, error.into()).await?;
                 return Ok(Evaluated::Over);

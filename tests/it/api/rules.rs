@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -10,9 +11,11 @@ use tallystone::adapters::manual::ManualClock;
 use tallystone::adapters::memory;
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::Reason;
+use tallystone::domain::queue::Command;
 use tallystone::ports::{Clock, Stores};
 
 use super::{DRAIN_DEADLINE, Wire};
+use crate::support::judging::{Judged, Judging};
 
 const RULES: &str = "/tallystone.rule.v1.RuleService";
 /// The longest time of a test's clock until a rule has done what is due: rolls and two rounds.
@@ -230,6 +233,35 @@ async fn a_rule_that_is_refused_for_two_dedupe_windows_fires_once() {
         }
         assert_eq!(server.messages().await, [sent("rule-sales-1-3", 0, 3), sent("rule-sales-1-4", 3, 4)]);
     }
+}
+
+#[tokio::test]
+async fn a_rule_whose_queue_has_no_room_for_two_dedupe_windows_fires_once() {
+    let clock = clock();
+    let is_full = Arc::new(AtomicBool::new(true));
+    let judge = {
+        let is_full = Arc::clone(&is_full);
+        move |command: &Command| match command {
+            Command::Enqueue(_) if is_full.load(Ordering::SeqCst) => Judged::Full,
+            _ => Judged::Taken,
+        }
+    };
+    let queues = Judging::before(memory::queue_stores(Arc::new(clock.clone())), judge);
+    let mut server = Wire::bind_to(memory::stores(), queues, DRAIN_DEADLINE, Arc::new(clock.clone())).await;
+    server.open().await;
+    server.done("CreateQueue", json!({"queue": {"name": "mail"}})).await;
+    server.rule_done("CreateRule", json!({"rule": sales()})).await;
+    server.add(350).await;
+    let rule = server.rule_where(&clock, "a problem", |rule| rule["problem"] != json!("")).await;
+    assert!(rule["problem"].as_str().is_some_and(|text| text.starts_with("STORAGE_FULL: ")), "{rule}");
+    for _ in 0..130 {
+        clock.advance(Duration::from_secs(60));
+        pass(&clock, 1).await;
+    }
+    is_full.store(false, Ordering::SeqCst);
+    let rule = server.rule_fired_through(&clock, 3).await;
+    assert_eq!((&rule["uncertain"], &rule["problem"]), (&json!("0"), &json!("")), "{rule}");
+    assert_eq!(server.messages().await, [sent("rule-sales-1-3", 0, 3)]);
 }
 
 #[tokio::test]

@@ -19,6 +19,8 @@ use tallystone::ports::{
 pub enum Judged {
     Taken,
     Refused,
+    /// There is no room.
+    Full,
     Panics,
 }
 
@@ -61,17 +63,21 @@ impl ShardStore for Judging {
     }
 
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>> {
-        let is_refused = |sent: &ShardCommand| match (self.judge)(&sent.command) {
-            Judged::Taken => false,
-            Judged::Refused => true,
+        let refusal = |sent: &ShardCommand| match (self.judge)(&sent.command) {
+            Judged::Taken => None,
+            Judged::Refused => Some(StoreErrorKind::Busy),
+            Judged::Full => Some(StoreErrorKind::Full),
             Judged::Panics => panic!("a defect of the store"),
         };
-        let refused: Vec<bool> = commands.iter().map(is_refused).collect();
+        let refused: Vec<Option<StoreErrorKind>> = commands.iter().map(refusal).collect();
         let taken =
-            commands.into_iter().zip(&refused).filter(|(_, refused)| !**refused).map(|(sent, _)| sent).collect();
+            commands.into_iter().zip(&refused).filter(|(_, refused)| refused.is_none()).map(|(sent, _)| sent).collect();
         let mut answers = self.inner.apply(shard, taken).await.into_iter();
-        let busy = || Err(StoreError::not_applied(StoreErrorKind::Busy, "settle"));
-        refused.iter().map(|refused| if *refused { busy() } else { answers.next().expect("an answer each") }).collect()
+        let answer = |refused: &Option<StoreErrorKind>| match refused {
+            Some(kind) => Err(StoreError::not_applied(*kind, "settle")),
+            None => answers.next().expect("an answer each"),
+        };
+        refused.iter().map(answer).collect()
     }
 
     async fn create(&self, queue: QueueId, shards: u32, settings: ShardSettings) -> Result<(), StoreError> {
