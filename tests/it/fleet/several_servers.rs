@@ -345,8 +345,11 @@ fn a_row_that_was_counted_and_lost_to_a_void_counts_no_more_once_its_token_is_to
     // a void is greater than that of an add.
     write_late("voided", FIRST, "views", &late, Change::Void);
     check("VERDICT_NOT_APPLIED", 1);
-    // The metric follows the repair.
-    assert!(eventually(WITHIN, || metric(&server, "tallystone_repairs_total") == 2.0), "in and out again");
+    let explained = call(&server, "ExplainCounter", r#"{"namespace": "default", "counter_name": "views"}"#);
+    assert_eq!(explained["rolledUp"]["repairs"], "2", "in and out again: {explained}");
+    // The metric follows a repair, and misses one whose answer from the store was lost.
+    let told = || metric(&server, "tallystone_repairs_total");
+    assert!(eventually(WITHIN, || (1.0..=2.0).contains(&told())), "{}", told());
     assert!(server.stop().success());
 }
 
