@@ -1,5 +1,6 @@
 //! Queues, killed at any moment: no acknowledged enqueue is lost, no acknowledged completion is served again, attempts are
-//! exact, and a lease that was given holds over the restart, for its worker and against everyone else.
+//! exact, and a lease that was given holds over the restart, for its worker and against everyone else. What a purge has removed
+//! does not come back, and its enqueue is still answered as the first one was.
 //!
 //! Leases last longer than the test, so a message that was leased may come out again only after somebody was about to
 //! give it back, and a message that runs without a lease that anyone knows of was leased by a call that got no answer.
@@ -12,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use parking_lot::Mutex;
 use tallystone::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tallystone::proto::queue::v1::{
-    CompleteRequest, CreateQueueRequest, DequeueRequest, EnqueueRequest, FailRequest, GetMessageRequest, Lease,
-    Message, MessageState, Queue,
+    CompleteRequest, CreateQueueRequest, DequeueRequest, EnqueueRequest, FailRequest, GetMessageRequest,
+    GetOperationRequest, Lease, Message, MessageState, Operation, OperationState, PurgeQueueRequest, Queue,
 };
 use tokio::runtime::Runtime;
 use tokio::sync::Notify;
@@ -33,6 +34,8 @@ const ROUNDS_LONG: u32 = 100;
 const QUEUE: &str = "crash";
 const PRODUCERS: u64 = 4;
 const WORKERS: u64 = 8;
+/// In one of so many rounds what is completed is purged, beside all else.
+const PURGED_IN_ONE_OF: u32 = 3;
 pub(super) const HOUR: prost_types::Duration = prost_types::Duration { seconds: 3_600, nanos: 0 };
 
 pub(super) type Client = QueueServiceClient<PatientChannel>;
@@ -51,6 +54,10 @@ struct Known {
     completing: bool,
     /// Its completion was acknowledged.
     completed: bool,
+    /// A purge may have removed it once it was completed.
+    may_go: bool,
+    /// It was removed.
+    gone: bool,
 }
 
 type Ledger = Arc<Mutex<BTreeMap<String, Known>>>;
@@ -70,7 +77,8 @@ fn no_kill_loses_a_message_or_serves_a_completed_one() {
         }
         let acknowledgements = 1 + test.rng.below(600);
         let seed = test.rng.below(u64::MAX);
-        let loaded = on_runtime(load(&server, &ledger, seed, acknowledgements, |server| server.signal(libc::SIGKILL)));
+        let loaded =
+            on_runtime(load(&server, &ledger, (round, seed), acknowledgements, |server| server.signal(libc::SIGKILL)));
         if let Err(wrong) = loaded {
             test.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
         }
@@ -96,7 +104,9 @@ fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
         let seed = test.rng.below(u64::MAX);
         let checked = on_runtime(check(&server, &ledger));
         let loaded = match checked {
-            Ok(()) => on_runtime(load(&server, &ledger, seed, acknowledgements, |server| server.signal(libc::SIGUSR2))),
+            Ok(()) => on_runtime(load(&server, &ledger, (round, seed), acknowledgements, |server| {
+                server.signal(libc::SIGUSR2);
+            })),
             Err(CheckError::NoAnswer(_)) => Ok(()), // the power went while we asked
             Err(wrong) => Err(wrong),
         };
@@ -118,7 +128,10 @@ fn finish(mut test: CrashTest, ledger: &Ledger) {
         check(&server, ledger).await?;
         complete_open(&server, ledger).await?;
         drain(&server, ledger).await?;
-        check(&server, ledger).await
+        check(&server, ledger).await?;
+        purge_all(&server, ledger).await?;
+        check(&server, ledger).await?;
+        repeat_enqueues_of_what_is_gone(&server, ledger).await
     };
     if let Err(wrong) = on_runtime(work_off) {
         test.fail(&format!("in the end: {wrong}\n{}", server.printed()));
@@ -130,6 +143,8 @@ fn finish(mut test: CrashTest, ledger: &Ledger) {
     }
     let completed = ledger.lock().values().filter(|known| known.completed).count();
     assert!(completed > 300, "the rounds had load: {completed} completed");
+    let left = ledger.lock().values().filter(|known| known.completed && !known.gone).count();
+    assert_eq!(left, 0, "what the last purge left of {completed}");
 }
 
 /// What ended a look at the server.
@@ -191,8 +206,18 @@ async fn check(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
 
 fn compare(known: &mut Known, found: Option<&Message>) -> Result<(), &'static str> {
     let Some(found) = found else {
-        return if known.enqueued { Err("an acknowledged enqueue is lost") } else { Ok(()) };
+        let removed = known.may_go && (known.completed || known.completing);
+        if known.enqueued && !removed {
+            return Err("an acknowledged enqueue is lost");
+        }
+        if removed {
+            (known.completed, known.gone, known.open) = (true, true, None);
+        }
+        return Ok(());
     };
+    if known.gone {
+        return Err("what was purged is back");
+    }
     known.enqueued = true;
     let (state, attempts) = (found.state(), found.attempt_number);
     let of_unknown_call = state == MessageState::Running && attempts == known.leases + 1;
@@ -222,7 +247,7 @@ fn compare(known: &mut Known, found: Option<&Message>) -> Result<(), &'static st
 async fn load(
     server: &Server,
     ledger: &Ledger,
-    seed: u64,
+    (round, seed): (u32, u64),
     acknowledgements: u64,
     end: impl FnOnce(&Server),
 ) -> Result<(), CheckError> {
@@ -233,11 +258,13 @@ async fn load(
         let (ledger, enough) = (Arc::clone(ledger), Arc::clone(&enough));
         let rng = Rng::new(seed ^ number);
         let caller = Caller { client, ledger, enough, rng };
-        if number < PRODUCERS {
-            tasks.spawn(caller.produce())
+        if number == 0 && round % PURGED_IN_ONE_OF == 1 {
+            tasks.spawn(caller.purge_and_produce());
+        } else if number < PRODUCERS {
+            tasks.spawn(caller.produce());
         } else {
-            tasks.spawn(caller.work())
-        };
+            tasks.spawn(caller.work());
+        }
     }
     // A caller that got no answer gives up, also where the server only took too long. Workers alone would wait for ever.
     let first = tokio::select! {
@@ -273,6 +300,13 @@ struct Caller {
 }
 
 impl Caller {
+    /// Purges what is completed, and then enqueues.
+    async fn purge_and_produce(mut self) -> Result<(), CheckError> {
+        purge(&mut self.client, &self.ledger).await?;
+        self.acknowledged();
+        self.produce().await
+    }
+
     fn acknowledged(&self) {
         if self.enough.left.fetch_sub(1, Ordering::Relaxed) == 1 {
             self.enough.reached.notify_one();
@@ -284,16 +318,8 @@ impl Caller {
         loop {
             let id = Uuid::now_v7().to_string();
             self.ledger.lock().insert(id.clone(), Known::default());
-            let message = Message {
-                message_id: id.clone(),
-                payload: id.clone().into_bytes(),
-                priority: Some(i64::try_from(self.rng.below(5)).expect("small")),
-                max_attempts: Some(10_000),
-                ..Message::default()
-            };
             for _ in 0..2 {
-                let request = EnqueueRequest { queue: QUEUE.to_owned(), message: Some(message.clone()) };
-                self.client.enqueue(request).await?;
+                self.client.enqueue(enqueue(&id)).await?;
                 self.ledger.lock().get_mut(&id).expect("it is noted").enqueued = true;
                 self.acknowledged();
             }
@@ -326,6 +352,45 @@ impl Caller {
             }
         }
     }
+}
+
+/// The enqueue of a message, the same each time.
+fn enqueue(id: &str) -> EnqueueRequest {
+    let message = Message {
+        message_id: id.to_owned(),
+        payload: id.as_bytes().to_vec(),
+        priority: Some(i64::from(id.as_bytes()[id.len() - 1] % 5)),
+        max_attempts: Some(10_000),
+        ..Message::default()
+    };
+    EnqueueRequest { queue: QUEUE.to_owned(), message: Some(message) }
+}
+
+/// Purges what is completed. It covers messages that are there by now, also if they are completed later.
+async fn purge(client: &mut Client, ledger: &Ledger) -> Result<Operation, CheckError> {
+    let all_may_go = || ledger.lock().values_mut().for_each(|known| known.may_go = true);
+    let states = vec![MessageState::Completed.into()];
+    let request = PurgeQueueRequest { queue: QUEUE.to_owned(), states, ..PurgeQueueRequest::default() };
+    all_may_go();
+    let purged = client.purge_queue(request).await;
+    all_may_go();
+    Ok(purged?.into_inner().operation.unwrap_or_default())
+}
+
+/// Purges what is completed, to the end.
+async fn purge_all(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
+    let mut client = connect(server).await?;
+    let mut operation = purge(&mut client, ledger).await?;
+    for _ in 0..100_000 {
+        match operation.state() {
+            OperationState::Running => {}
+            OperationState::Done => return Ok(()),
+            _ => break,
+        }
+        let request = GetOperationRequest { operation_id: operation.operation_id };
+        operation = client.get_operation(request).await?.into_inner().operation.unwrap_or_default();
+    }
+    wrong(format!("a purge that does not succeed: {operation:?}"))
 }
 
 /// Notes a lease, which must be of a message that nobody has.
@@ -390,6 +455,20 @@ async fn complete_open(server: &Server, ledger: &Ledger) -> Result<(), CheckErro
     assert!(!open.is_empty(), "some leases were kept");
     for (id, token) in open {
         complete(&mut client, ledger, &id, token).await?;
+    }
+    Ok(())
+}
+
+/// Each is answered as a repeat, although nothing but the answer is left of its message.
+async fn repeat_enqueues_of_what_is_gone(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
+    let mut client = connect(server).await?;
+    let gone: Vec<String> =
+        ledger.lock().iter().filter(|(_, known)| known.gone).map(|(id, _)| id.clone()).take(100).collect();
+    for id in gone {
+        match client.enqueue(enqueue(&id)).await {
+            Ok(answer) if answer.get_ref().already_enqueued => {}
+            answer => return wrong(format!("the repeat of {id} was answered {answer:?}")),
+        }
     }
     Ok(())
 }
