@@ -42,7 +42,9 @@ use crate::http::health::{ServerHealth, ServerPhase, ServiceOutages};
 use crate::http::hosts::AllowedHosts;
 use crate::http::identity::{Authentication, IdentityCheck};
 use crate::http::metered_body::ByteMeter;
-use crate::http::methods::{COUNTERS, EXPERIMENTS, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture};
+use crate::http::methods::{
+    BuiltByFirstCall, COUNTERS, EXPERIMENTS, GrpcService, HISTORY, Methods, NAMESPACES, QUEUES, RULES, ResponseFuture,
+};
 use crate::http::metrics::CallMetrics;
 use crate::http::recorded_calls::RecordedCalls;
 use crate::http::response_body::plain;
@@ -125,10 +127,11 @@ impl Gateway {
         let methods = Methods::new(&metrics);
         let (health, health_server) = tonic_health::server::health_reporter();
         methods.mount(HEALTH, health_server);
-        let v1 = reflection(REFLECTION).build_v1().expect(DECODES);
-        methods.mount(REFLECTION, v1);
-        let v1alpha = reflection(REFLECTION_ALPHA).build_v1alpha().expect(DECODES);
-        methods.mount(REFLECTION_ALPHA, v1alpha);
+        let v1 = || -> Box<dyn GrpcService> { Box::new(reflection(REFLECTION).build_v1().expect(DECODES)) };
+        methods.mount(REFLECTION, BuiltByFirstCall::new(v1));
+        let v1alpha =
+            || -> Box<dyn GrpcService> { Box::new(reflection(REFLECTION_ALPHA).build_v1alpha().expect(DECODES)) };
+        methods.mount(REFLECTION_ALPHA, BuiltByFirstCall::new(v1alpha));
         let registry = Arc::new(RwLock::new(registry));
         let identity = Arc::new(IdentityCheck::new(Authentication::Off, metrics.clone()));
         let limiter = Arc::new(CallLimiter::new(limits, Arc::clone(&clock)));

@@ -2,7 +2,7 @@
 
 use std::convert::Infallible;
 use std::pin::Pin;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 
 use hashbrown::HashMap;
@@ -100,6 +100,33 @@ where
     }
 }
 
+/// A service that the first call of it builds, because it takes long to build and few servers are asked for it.
+pub struct BuiltByFirstCall(LazyLock<Box<dyn GrpcService>>);
+
+impl BuiltByFirstCall {
+    /// A service that is not built yet.
+    pub const fn new(build: fn() -> Box<dyn GrpcService>) -> Self {
+        Self(LazyLock::new(build))
+    }
+}
+
+impl GrpcService for BuiltByFirstCall {
+    fn call(&self, request: http::Request<Body>) -> ResponseFuture {
+        self.0.call(request)
+    }
+}
+
+/// The descriptors of all services of this build, decoded once in a process.
+static DESCRIPTORS: LazyLock<[DescriptorPool; 4]> = LazyLock::new(|| {
+    let sets = [
+        tallystone_proto::DESCRIPTORS,
+        tonic_health::pb::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+        tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+    ];
+    sets.map(|set| DescriptorPool::decode(set).expect("descriptors of this build decode"))
+});
+
 /// The slot of a service; empty until the service is mounted.
 pub type ServiceSlot = Arc<OnceLock<Box<dyn GrpcService>>>;
 
@@ -145,16 +172,8 @@ impl Methods {
     /// Builds the table from all descriptors.
     pub fn new(metrics: &CallMetrics) -> Self {
         let mut methods = Self { by_path: HashMap::new(), mounts: HashMap::new(), unknown: metrics.method("unknown") };
-        for set in [
-            tallystone_proto::DESCRIPTORS,
-            tonic_health::pb::FILE_DESCRIPTOR_SET,
-            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
-            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
-        ] {
-            let pool = DescriptorPool::decode(set).expect("descriptors of this build decode");
-            for service in pool.services() {
-                methods.add(&service, metrics);
-            }
+        for service in DESCRIPTORS.iter().flat_map(DescriptorPool::services) {
+            methods.add(&service, metrics);
         }
         methods
     }
