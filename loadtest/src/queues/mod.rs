@@ -12,6 +12,7 @@ mod hour;
 mod many;
 pub mod messages;
 mod raw;
+mod steady;
 mod workers;
 
 use std::net::SocketAddr;
@@ -62,9 +63,12 @@ pub struct Scale {
     /// Messages that are over in the run of finished ones
     #[arg(long, default_value_t = 3_000_000)]
     finished: u64,
-    /// Minutes of the run that is to stay as it begins
+    /// Minutes of the runs that are to stay as they begin
     #[arg(long, default_value_t = 60)]
     minutes: u64,
+    /// Lives a second of the steady run
+    #[arg(long, default_value_t = 5_000)]
+    lives: u64,
     /// A beanstalkd that runs already, HOST:PORT; without it two are started, if it is installed
     #[arg(long)]
     beanstalkd: Option<SocketAddr>,
@@ -96,6 +100,8 @@ enum Part {
     Beanstalkd,
     /// An hour at half the highest rate; not run unless it is asked for
     Hour,
+    /// A steady rate of lives with the settings of a new queue; not run unless it is asked for
+    Steady,
 }
 
 pub const IN_FLIGHT: usize = 64;
@@ -134,6 +140,9 @@ pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Sca
     }
     if scale.only == Some(Part::Hour) {
         table.extend(for_an_hour(binary, &folder()?, scale).await?);
+    }
+    if scale.only == Some(Part::Steady) {
+        table.extend(at_a_steady_rate(binary, &folder()?, scale).await?);
     }
     print_table(table);
     Ok(())
@@ -431,6 +440,36 @@ async fn for_an_hour(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Ve
             format!("{} and {}", size(last), size(begin)),
             "flat",
             is_flat,
+        ),
+    ])
+}
+
+/// A steady rate of lives with the settings of a new queue.
+async fn at_a_steady_rate(binary: &Path, folder: &TempDir, scale: Scale) -> Result<Vec<Figure>> {
+    let steady::Outcome { parts, acknowledged, found, ready_after } =
+        steady::run(binary, folder.path(), scale.lives, scale.minutes).await?;
+    let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(Vec::new()) };
+    let most = parts.iter().map(|part| part.resident).max().unwrap_or_default();
+    let p999 = |part: &steady::Part| part.report.quantile_ms(0.999);
+    let refused: u64 = parts.iter().flat_map(|part| part.report.failed.values()).sum();
+    Ok(vec![
+        figure(
+            &format!("{} minutes of {} lives a second, settings of a new queue", scale.minutes, scale.lives),
+            format!("{} MiB resident at most, {} MiB on disk, {refused} calls refused", most >> 20, last.disk >> 20),
+            "< 1 GiB in an hour of 5,000",
+            most < 1 << 30,
+        ),
+        figure(
+            "a life in calls of 50, last twelfth beside the first",
+            format!("p99.9 {:.1} and {:.1} ms", p999(last), p999(first)),
+            "does not rise",
+            p999(last) <= DRIFT_MAX * p999(first),
+        ),
+        figure(
+            "acknowledged messages after kill -9",
+            format!("{found} of {acknowledged}, ready after {:.1} s", ready_after.as_secs_f64()),
+            "all",
+            found >= acknowledged,
         ),
     ])
 }
