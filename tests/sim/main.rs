@@ -38,7 +38,7 @@ use tallystone_domain::fleet::{ProtocolRule, ProtocolRules};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 const KEYSPACE: &str = "simulation";
-/// The seeds that are run when nobody says how many. `CI=true tests/run` runs 10,000.
+/// The seeds that are run when nobody says how many. `CI=true tests/run` runs 3,000.
 const SEEDS: u64 = 100;
 
 /// Runs seeds on all cores, from the first on, until one is broken or all are done; answers the least broken one.

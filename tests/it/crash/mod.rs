@@ -42,11 +42,11 @@ use checks::CheckError;
 use load::{Plan, Records, WORKERS, WhenGone};
 
 /// The kills that an add is safe from: those of a usual run, and of `--long`.
-const KILLS: u32 = 25;
+const KILLS: u32 = 15;
 const KILLS_LONG: u32 = 500;
 
 /// The same of power cuts. Few of them lose anything, so a usual run has more of them than of kills.
-const POWER_CUTS: u32 = 30;
+const POWER_CUTS: u32 = 24;
 const POWER_CUTS_LONG: u32 = 300;
 
 /// The number of rounds: `usual` for a normal run, `long` for `tests/run --long`.

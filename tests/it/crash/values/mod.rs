@@ -33,7 +33,7 @@ use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::Moment;
 
 /// Crashes in each test for every change.
-const ROUNDS: u32 = 10;
+const ROUNDS: u32 = 6;
 /// The same with `tests/run --long`.
 const ROUNDS_LONG: u32 = 100;
 const QUEUE: &str = "values";
