@@ -1,20 +1,21 @@
 //! What messages that are over cost: memory, the start after a kill, and a look at one of them.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
 use tallystone_client::proto::queue::v1::{GetDepthRequest, GetMessageRequest, ListMessagesRequest, MessageState};
 
-use super::begin;
-use super::cycles;
-use super::messages::{Kind, Queues, client, create};
+use super::messages::{Queues, client, create};
+use super::steady::{Life, QUEUES, Taken, name};
+use super::{begin, raw};
 use crate::client::Connections;
-use crate::load::Span;
+use crate::load::{Span, closed};
 use crate::report::Report;
 use crate::target::{self, Target};
 
-const QUEUES: u64 = 8;
+const WORKERS: usize = 16;
 const SPAN: Span = Span { warm_up: Duration::ZERO, measure: Duration::from_secs(5) };
 /// The messages that are looked at, one after the other.
 const LOOKS: i32 = 1_000;
@@ -40,12 +41,14 @@ pub async fn run(binary: &Path, data: &Path, count: u64) -> Result<Outcome> {
         create(&connections, Queues::simple(&name(number))).await?;
     }
     let empty = target::usage(server.pid())?.resident;
-    let (mut finished, mut number) = (0, 0);
+    let mut finished = 0;
     while finished < count {
-        cycles::run(&connections, &name(number % QUEUES), Kind::Plain, SPAN).await?;
-        number += 1;
+        let taken = Arc::new(Taken::default());
+        let workers = (0..WORKERS).map(|worker| Life::new(&connections, worker, &taken)).collect();
+        closed(workers, SPAN).await;
         finished = completed(&connections).await?;
     }
+    tokio::time::sleep(raw::REST).await; // what is flushed and compacted for the filling is not what a look costs
     let resident = target::usage(server.pid())?.resident;
     let looks = look(&connections).await?;
     drop(server); // kill -9
@@ -54,10 +57,6 @@ pub async fn run(binary: &Path, data: &Path, count: u64) -> Result<Outcome> {
     ensure!(after == finished, "{after} of {finished} finished messages after the restart");
     let resident_after = target::usage(server.pid())?.resident;
     Ok(Outcome { finished, resident: [empty, resident], ready_after: server.ready_after, resident_after, looks })
-}
-
-fn name(number: u64) -> String {
-    format!("finished-{number}")
 }
 
 async fn completed(connections: &Connections) -> Result<u64> {

@@ -19,7 +19,8 @@ use crate::load::{Call, Span, open};
 use crate::report::Report;
 use crate::target::{self, Target};
 
-const QUEUES: usize = 8;
+/// The queues of the run.
+pub const QUEUES: usize = 8;
 /// The messages of one call.
 const CALL: i32 = 50;
 const WORKERS: usize = 64;
@@ -81,7 +82,8 @@ pub async fn run(binary: &Path, data: &Path, lives: u64, minutes: u64) -> Result
     Ok(Outcome { parts, acknowledged, found: found.0, ready_after: server.ready_after })
 }
 
-fn name(number: usize) -> String {
+/// The name of a queue.
+pub fn name(number: usize) -> String {
     format!("steady-{}", number % QUEUES)
 }
 
@@ -99,20 +101,21 @@ async fn found(connections: &Connections) -> Result<(u64, u64)> {
 
 /// What the server has acknowledged.
 #[derive(Default)]
-struct Taken {
+pub struct Taken {
     enqueued: AtomicU64,
     completed: AtomicU64,
 }
 
 /// The lives of as many messages as a call has: one call enqueues, one leases, one completes.
-struct Life {
+pub struct Life {
     client: Client,
     queue: String,
     taken: Arc<Taken>,
 }
 
 impl Life {
-    fn new(connections: &Connections, worker: usize, taken: &Arc<Taken>) -> Self {
+    /// The calls of one worker.
+    pub fn new(connections: &Connections, worker: usize, taken: &Arc<Taken>) -> Self {
         Self { client: client(connections, worker), queue: name(worker), taken: Arc::clone(taken) }
     }
 
