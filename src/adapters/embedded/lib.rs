@@ -105,7 +105,26 @@ impl Options {
             queue_memory_bytes: QUEUE_MEMORY_BYTES_DEFAULT,
         }
     }
+
+    /// The same for a process that may take so many bytes of memory: below 4 GiB its memory tables and journals are smaller. Rows
+    /// then go to files more often, which makes more commits wait.
+    #[must_use]
+    pub fn within_memory(self, memory: u64) -> Self {
+        let memtable_bytes = self.memtable_bytes.min(memory / MEMORY_FOR_A_MEMTABLE).max(MEMTABLE_BYTES_MIN);
+        let journal_bytes = self.journal_bytes.min(memory / MEMORY_FOR_JOURNALS).max(JOURNAL_BYTES_MIN);
+        Self { memtable_bytes, journal_bytes, ..self }
+    }
 }
+
+/// One memory table takes this part of the memory at most. Eight keyspaces of queues and of their history have tables of twice
+/// the size, and each may have a few that wait for their file.
+const MEMORY_FOR_A_MEMTABLE: u64 = 256;
+/// A table below this makes files of which each read has to look at many.
+const MEMTABLE_BYTES_MIN: u64 = 2 * 1024 * 1024;
+/// What is in journals is in memory tables as well, so they take this part of the memory at most.
+const MEMORY_FOR_JOURNALS: u64 = 16;
+/// The least that the library takes.
+const JOURNAL_BYTES_MIN: u64 = 64 * 1024 * 1024;
 
 /// How an open store is doing.
 #[derive(Clone, PartialEq, Eq, Debug)]

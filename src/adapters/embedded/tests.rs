@@ -41,6 +41,17 @@ pub(super) fn small(dir: &Path) -> Options {
     Options { reserve_bytes: 0, row_bytes: 0, tail_bytes: 0, block_bytes: 1 << 20, ..Options::new(dir) }
 }
 
+#[test]
+fn a_process_with_little_memory_has_small_tables_and_journals() {
+    let of = |memory: u64| {
+        let Options { memtable_bytes, journal_bytes, .. } = Options::new("data").within_memory(memory);
+        (memtable_bytes >> 20, journal_bytes >> 20)
+    };
+    let expected = [(2, 64), (4, 64), (8, 128), (16, 256), (16, 256)];
+    assert_eq!([512, 1_024, 2_048, 4_096, 65_536].map(|mib| of(mib << 20)), expected);
+    assert_eq!(of(0), (2, 64));
+}
+
 pub(super) fn open_small(dir: &Path) -> (Embedded, Stores) {
     let store = open(small(dir)).expect("the store opens");
     let fast = Arc::new(FastTable::new(Arc::new(ManualClock::at(at(0))), 1 << 20));

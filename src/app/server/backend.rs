@@ -252,6 +252,7 @@ fn collectors(
 async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Result<Arc<Embedded>> {
     let (storage, history_bytes) = (config.storage.clone(), config.bridge.history_max_bytes);
     let queue_memory_bytes = resources::queue_memory_bytes(config);
+    let memory = resources::memory_bytes();
     let began = clock.elapsed();
     let opening = move || {
         let options = tallystone_embedded::Options {
@@ -262,6 +263,10 @@ async fn open_directory(config: &Config, clock: &Arc<dyn Clock>) -> anyhow::Resu
             history_bytes,
             queue_memory_bytes,
             ..tallystone_embedded::Options::new(&storage.data_dir)
+        };
+        let options = match memory {
+            Some(memory) => options.within_memory(memory),
+            None => options,
         };
         tallystone_embedded::refuse_small_volume(&options)
             .and_then(|()| tallystone_embedded::open(options))

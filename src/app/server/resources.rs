@@ -103,8 +103,9 @@ fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// The memory that this process may take: of the machine, or of its control group if that is less.
-fn memory_bytes() -> Option<u64> {
+/// The memory that this process may take: of the machine, or of its control group if that is less. None where the system does not
+/// tell.
+pub fn memory_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
     let group = group_limits(&groups, |path| fs::read_to_string(path).ok()?.trim().parse().ok());
