@@ -31,8 +31,8 @@ impl QueueMemory {
 
     /// What takes the most, in words, and its share of all in percent.
     pub fn largest_part(&self) -> (&'static str, u64) {
-        let (part, bytes) = self.used.largest_part();
-        (part, bytes.saturating_mul(100) / self.used.total().max(1))
+        let part = self.used.largest_part();
+        (part.name, part.bytes.saturating_mul(100) / self.used.total().max(1))
     }
 }
 

@@ -62,9 +62,10 @@ pub fn refusal_text(memory: &QueueMemory) -> String {
         bytes @ 1_024..1_048_576 => format!("{} KiB", bytes >> 10),
         bytes => format!("{} MiB", bytes >> 20),
     };
+    let remedy = memory.used.largest_part().remedy;
     format!(
-        "the memory of queues is full: queues.memory_bytes is {bound}, and {part} take {percent} % of what is used; settle or \
-         purge messages, shorten retention and dedupe_window, send less metadata, or raise queues.memory_bytes"
+        "the memory of queues is full: queues.memory_bytes is {bound}, and {part} take {percent} % of what is used; {remedy}, or \
+         raise queues.memory_bytes"
     )
 }
 
@@ -95,5 +96,8 @@ mod tests {
         {
             assert!(text.contains(part), "{part}: {text}");
         }
+        let answers = ShardMemory { answers: 9, ..stubs(1) };
+        let text = refusal_text(&QueueMemory { used: answers, limit_bytes: 1 });
+        assert!(text.contains("shorten dedupe_window; they leave") && !text.contains("purge"), "{text}");
     }
 }

@@ -214,9 +214,15 @@ impl DedupeIndex {
     /// the message. O(log n).
     pub fn detach_message(&mut self, sequence: u64, record: Option<DedupeRecord>) -> Option<DedupeRecord> {
         let kept = record?;
+        let is_dropped = self.is_dropped(sequence, kept.time);
         let bucket = self.buckets.get_mut(&kept.time.floor_to(DEDUPE_BUCKET))?;
         let before = bucket.memory_bytes();
         if !bucket.living.remove(sequence) {
+            return None;
+        }
+        if is_dropped {
+            self.bytes -= DEDUPE_RECORD_BYTES;
+            self.memory.replace(before, bucket.memory_bytes());
             return None;
         }
         let DedupeRecord { id, is_routed, time, answer } = kept;
@@ -255,6 +261,24 @@ impl DedupeIndex {
         {
             self.drop_first();
             any = true;
+        }
+        any
+    }
+
+    /// Drops all replies to tokens older than the window that have outlived their messages, and keeps none of such tokens from
+    /// then on: nobody is given them any more. Without it they stay until their bucket is over. Returns whether there were any.
+    /// O(outlived replies of the buckets that begin before the window).
+    pub fn drop_all_outlived(&mut self, now: Timestamp, window: Duration) -> bool {
+        let mut any = self.drop_outlived(now, window);
+        let before = now - window;
+        self.raise_floor(before);
+        for (_, bucket) in self.buckets.range_mut(..before).filter(|(_, bucket)| !bucket.outlived.is_empty()) {
+            let (count, bytes) = (bucket.len(), bucket.memory_bytes());
+            bucket.outlived.retain(|(_, at), _| *at >= before);
+            let dropped = count - bucket.len();
+            any |= dropped > 0;
+            self.bytes -= dropped * DEDUPE_RECORD_BYTES;
+            self.memory.replace(bytes, bucket.memory_bytes());
         }
         any
     }

@@ -22,6 +22,17 @@ pub struct ShardMemory {
     pub sessions: u64,
 }
 
+/// One part of the memory, for people.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct MemoryPart {
+    /// What it is.
+    pub name: &'static str,
+    /// Its bytes.
+    pub bytes: u64,
+    /// What makes it smaller.
+    pub remedy: &'static str,
+}
+
 impl ShardMemory {
     /// The parts with their names, as metrics have them.
     pub const fn parts(&self) -> [(&'static str, u64); 5] {
@@ -29,16 +40,22 @@ impl ShardMemory {
         [("heads", heads), ("stubs", stubs), ("indexes", indexes), ("answers", answers), ("sessions", sessions)]
     }
 
-    /// What takes the most, in words for people, and its bytes.
-    pub fn largest_part(&self) -> (&'static str, u64) {
+    /// What takes the most, in words for people.
+    pub fn largest_part(&self) -> MemoryPart {
+        const MESSAGES: &str = "settle or purge messages, shorten retention and dedupe_window, send less metadata";
+        let part = |name, bytes, remedy| MemoryPart { name, bytes, remedy };
         let parts = [
-            ("messages that are not over", self.heads),
-            ("finished messages", self.stubs),
-            ("indexes of messages", self.indexes),
-            ("answers to enqueues", self.answers),
-            ("sessions of workers", self.sessions),
+            part("messages that are not over", self.heads, MESSAGES),
+            part("finished messages", self.stubs, "shorten dedupe_window and retention, purge finished messages"),
+            part("indexes of messages", self.indexes, MESSAGES),
+            part(
+                "answers to enqueues",
+                self.answers,
+                "shorten dedupe_window; they leave once they are older than that",
+            ),
+            part("sessions of workers", self.sessions, "close the sessions of workers that are gone"),
         ];
-        parts.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or_default()
+        parts.into_iter().max_by_key(|part| part.bytes).unwrap_or_default()
     }
 
     /// All bytes.

@@ -128,9 +128,10 @@ impl Shard {
     }
 
     /// Drops the answers to tokens that are older than the dedupe window, which nobody is given any more, and returns whether
-    /// there were any. Enqueues do the same. O(1) amortized for each dropped answer.
+    /// there were any. Enqueues drop them once their whole bucket is older. From then on messages with such tokens leave no answer.
+    /// O(answers in the buckets that are partly older).
     pub fn drop_outlived_answers(&mut self, token_age_clock: Timestamp) -> bool {
-        self.dedupe.drop_outlived(token_age_clock, self.settings.dedupe_window)
+        self.dedupe.drop_all_outlived(token_age_clock, self.settings.dedupe_window)
     }
 
     pub(super) fn first_terminal_after(&self, after: u64) -> Option<u64> {

@@ -1,11 +1,13 @@
 //! The count of the memory of a shard. `tests/conformance/queue_memory.rs` compares it with what a process takes.
 
+use std::time::Duration;
+
 use super::{Bench, message, settings};
 use crate::limits::REUSED_ID_REPEATED_MAX;
 use crate::queue::command::NewMessage;
-use crate::queue::setup::settings::IdReuse;
+use crate::queue::setup::settings::{IdReuse, Retention};
 use crate::queue::shard::memory::ShardMemory;
-use crate::queue::{Command, Reply, Settings, ShardSettings};
+use crate::queue::{Command, Refusal, Reply, Settings, ShardSettings};
 use crate::time::Timestamp;
 
 fn roomy() -> Settings {
@@ -68,5 +70,42 @@ fn whether_an_enqueue_would_add_a_message_is_known_before() {
         let blocked = ShardSettings { version: 1, enqueue_blocked: Some("moving".into()), ..settings };
         bench.apply(Command::Configure(Box::new(blocked))).expect("configured");
         assert!(!adds(&bench, &later));
+    }
+}
+
+#[test]
+fn answers_older_than_the_window_are_dropped_before_their_bucket_is_over_and_no_others() {
+    const HOUR: Duration = Duration::from_secs(3_600);
+    let retention = Retention { completed: HOUR, canceled: HOUR, errored: HOUR };
+    for sweeps_first in [true, false] {
+        let mut bench = Bench::new(Settings { dedupe_window: HOUR, retention, ..roomy() });
+        let cancel = |bench: &mut Bench, sequence: u64| {
+            let message = super::by_key(sequence);
+            bench.apply(Command::CancelMessage { message, reason: "asked".into() }).expect("it waits");
+        };
+        let old: Vec<NewMessage> = (0..50).map(|number| with_token(&bench, number)).collect();
+        for sent in &old {
+            let sequence = bench.put(sent.clone());
+            cancel(&mut bench, sequence);
+        }
+        bench.now = bench.now + HOUR / 30; // in the same bucket of ten minutes
+        let young = with_token(&bench, 99);
+        let sequence = bench.put(young.clone());
+        cancel(&mut bench, sequence);
+        bench.now = bench.now + HOUR - HOUR / 60; // the old ones are older than the window, the young one is not
+        let sweep = |bench: &mut Bench| bench.apply(Command::Sweep { max: 256 }).expect("swept");
+        if sweeps_first {
+            sweep(&mut bench);
+            assert!(bench.shard.memory().answers > 50 * 100, "{:?}", bench.shard.memory());
+        }
+        assert_eq!(bench.shard.drop_outlived_answers(bench.now), sweeps_first);
+        sweep(&mut bench);
+        assert!(!bench.shard.drop_outlived_answers(bench.now), "none was kept since");
+        assert!(bench.shard.memory().answers < 100, "{:?}", bench.shard.memory());
+        for sent in old {
+            assert_eq!(bench.apply(Command::Enqueue(Box::new(sent))).map(|_| ()), Err(Refusal::TokenExpired));
+        }
+        let repeat = bench.apply(Command::Enqueue(Box::new(young)));
+        assert!(matches!(repeat, Ok(Reply::Enqueued { already_enqueued: true, .. })), "{repeat:?}");
     }
 }

@@ -8,6 +8,11 @@ use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::{Command as QueueCommand, ShardId};
 use tallystone_ports::{StoreError, StoreErrorKind};
 
+/// How often answers that are too old are looked for while memory is short.
+const DROP_EVERY: Duration = Duration::from_secs(1);
+/// The same after a look that found none: it may have gone through millions that are younger.
+const REST_WITHOUT_ANY: Duration = Duration::from_secs(10);
+
 impl Committer {
     /// Shows readers what the shards take now.
     pub(super) fn publish_memory(&self) {
@@ -36,19 +41,19 @@ impl Committer {
         Err(StoreError::not_applied(StoreErrorKind::Full, "apply to queue").with_advice(refusal_text(&memory)))
     }
 
-    /// While memory is short, drops the answers in memory that are older than the window of their queue: enqueues do that, and
-    /// may all be refused. Looks at all shards, at most once a second.
+    /// While memory is short, drops the answers in memory that are older than the window of their queue, and keeps none of messages
+    /// that leave: enqueues drop whole buckets only, and may all be refused. Looks at all shards, at most once a second.
     pub(super) fn drop_outlived_answers(&mut self) {
         let memory = self.core.queues.memory.of(self.queues.table.memory());
         let Some(now) = self.queues.moment.map(|moment| moment.step.token_age_clock) else { return };
-        if !memory.is_short() || now.since(self.queues.answers_dropped_at) < Duration::from_secs(1) {
+        if !memory.is_short() || now < self.queues.answers_dropped_next {
             return;
         }
-        self.queues.answers_dropped_at = now;
         let mut any = false;
         for kept in self.queues.table.shards.values_mut() {
             any |= kept.shard.drop_outlived_answers(now);
         }
+        self.queues.answers_dropped_next = now + if any { DROP_EVERY } else { REST_WITHOUT_ANY };
         if any {
             self.queues.table.count_all_memory();
             self.publish_memory();

@@ -41,8 +41,8 @@ pub struct CommitterQueues {
     trim_due: bool,
     /// The shards that have heads in memory of messages that are over, besides those that commands of the group change.
     pub(super) to_shed: BTreeSet<ShardId>,
-    /// When answers were last dropped because memory was short, by the clock that judges the age of tokens.
-    pub(super) answers_dropped_at: Timestamp,
+    /// When answers are dropped next if memory is short, by the clock that judges the age of tokens.
+    pub(super) answers_dropped_next: Timestamp,
 }
 
 const APPLY: &str = "apply to queue";
@@ -52,7 +52,7 @@ impl CommitterQueues {
     pub fn new(recovered: RecoveredQueues) -> Self {
         let RecoveredQueues { spaces, table, moment } = recovered;
         let (listeners, to_shed) = (ListenerSet::default(), BTreeSet::new());
-        Self { table, spaces, listeners, moment, trim_due: true, to_shed, answers_dropped_at: Timestamp::MIN }
+        Self { table, spaces, listeners, moment, trim_due: true, to_shed, answers_dropped_next: Timestamp::MIN }
     }
 
     /// The time of a command: it never goes back.
