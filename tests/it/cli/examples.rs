@@ -4,6 +4,8 @@ use tallystone::app::cli;
 
 use std::process::Command;
 
+use serde_json::{Value, json};
+
 use super::Desk;
 use crate::support::harness::Launch;
 
@@ -29,10 +31,6 @@ fn every_example_of_the_help_does_what_it_shows() {
         example.starts_with(ON_CASSANDRA) || SERVERS.iter().any(|server| example.starts_with(server))
     };
     for example in examples.iter().filter(|example| !elsewhere(example)) {
-        // Each one begins with the same namespaces and a counter, whatever the one before deleted.
-        desk.run(&["apply", "-f", "views.toml"]).ok();
-        desk.run(&["counter", "add", "views", "-n", "views"]).ok();
-        desk.run(&["counter", "add", "views"]).ok();
         fill(&desk);
         let ran = desk.shell(example);
         assert_eq!(ran.code, 0, "{example}\n{}{}", ran.out, ran.err);
@@ -41,14 +39,30 @@ fn every_example_of_the_help_does_what_it_shows() {
     }
 }
 
-/// A queue `emails` as new, with two messages; it may not be there yet, or be blocked. Beside it an exclusive one.
+/// What each example begins with, whatever the one before deleted: a namespace `views`, counters, a queue `emails` as new with two
+/// messages, and beside it an exclusive one. Not by commands, which would be nine of ten that the test runs.
 fn fill(desk: &Desk) {
-    let exclusive = ["--type", "exclusive", "--exclusivity-key", "account", "--max-attempts", "5"];
-    desk.run(&[&["queue", "create", "payments"][..], &exclusive[..]].concat()).ok();
-    desk.run(&["queue", "rm", "emails", "--yes"]);
-    desk.run(&["queue", "create", "emails"]).ok();
+    let call = |method: &str, body: Value| desk.server.post(&format!("/tallystone.{method}"), &body.to_string());
+    let done = |method: &str, body: Value| {
+        let answer = call(method, body);
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+    };
+    if call("admin.v1.NamespaceService/GetNamespace", json!({"name": "views"})).status != 200 {
+        desk.run(&["apply", "-f", "views.toml"]).ok();
+    }
+    for namespace in ["views", "default"] {
+        let add = json!({"namespace": namespace, "counter_name": "views", "delta": "1"});
+        done("counter.v1.CounterService/AddCount", add);
+    }
+    let exclusive = json!({
+        "name": "payments", "type": "EXCLUSIVE", "exclusivity_key": "account", "default_max_attempts": 5,
+    });
+    done("queue.v1.QueueService/CreateQueue", json!({"queue": exclusive}));
+    call("queue.v1.QueueService/DeleteQueue", json!({"queue": "emails"})); // it may not be there yet, or be blocked
+    done("queue.v1.QueueService/CreateQueue", json!({"queue": {"name": "emails"}}));
     for id in ["order-17", "order-18"] {
-        desk.run(&["msg", "push", "-q", "emails", "hello", "--id", id]).ok();
+        let message = json!({"message_id": id, "payload": "aGVsbG8="});
+        done("queue.v1.QueueService/Enqueue", json!({"queue": "emails", "message": message}));
     }
 }
 

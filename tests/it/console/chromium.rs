@@ -44,8 +44,19 @@ pub const SCRIPT_WAIT: Duration = Duration::from_secs(120);
 pub const POLL: Duration = Duration::from_millis(50);
 
 /// The screens: a desk, a tablet and a phone.
-pub const WIDTHS: [u32; 3] = [1440, 768, 390];
-pub const THEMES: [&str; 2] = ["light", "dark"];
+const WIDTHS: [u32; 3] = [1440, 768, 390];
+const THEMES: [&str; 2] = ["light", "dark"];
+
+/// The widths and themes in which a page is looked at: each width in one theme, in turns, so that each page is seen in both themes.
+/// With `tests/run --long` all of them. `turn` is a number that differs from page to page.
+pub fn looks(turn: usize) -> Vec<(u32, &'static str)> {
+    let all = std::env::var_os("TALLYSTONE_LONG_TESTS").is_some();
+    let of = |(place, width): (usize, u32)| {
+        let themes = THEMES.into_iter().enumerate();
+        themes.filter(move |(at, _)| all || (turn + place + at) % 2 == 0).map(move |(_, theme)| (width, theme))
+    };
+    WIDTHS.into_iter().enumerate().flat_map(of).collect()
+}
 
 /// A browser with a profile of its own. Fields end in their order: the session before the driver that holds it.
 pub struct Browser {
@@ -126,17 +137,15 @@ impl Browser {
         findings
     }
 
-    /// What is found on the open page on each screen in each theme, with a picture of each.
+    /// What is found on the open page on each screen, with a picture of each.
     pub async fn look_at(&self, name: &str) -> Vec<String> {
         let mut findings = Vec::new();
-        for width in WIDTHS {
-            for theme in THEMES {
-                self.look_like(width, theme).await;
-                let name = format!("{name}-{width}-{theme}");
-                let found = self.findings(width).await;
-                findings.extend(found.into_iter().map(|finding| format!("{name}: {finding}")));
-                self.keep_screenshot(&name).await;
-            }
+        for (width, theme) in looks(name.len()) {
+            self.look_like(width, theme).await;
+            let name = format!("{name}-{width}-{theme}");
+            let found = self.findings(width).await;
+            findings.extend(found.into_iter().map(|finding| format!("{name}: {finding}")));
+            self.keep_screenshot(&name).await;
         }
         findings
     }
