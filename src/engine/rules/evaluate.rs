@@ -97,7 +97,7 @@ impl Rules {
                     Reason::EnqueueBlocked | Reason::QueueFull => true,
                     // The store did not look, but nothing of this call was applied.
                     Reason::StorageFull => is_first,
-                    _ => false,
+                    _ => false, // it may have been applied
                 };
                 let progress = if is_absent { rule.progress.clone().refused() } else { rule.progress.clone() };
                 self.note_problem(rule, progress, error.into()).await?;

@@ -385,7 +385,7 @@ async fn purge_all(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
         match operation.state() {
             OperationState::Running => {}
             OperationState::Done => return Ok(()),
-            _ => break,
+            _ => break, // it ended in another way
         }
         let request = GetOperationRequest { operation_id: operation.operation_id };
         operation = client.get_operation(request).await?.into_inner().operation.unwrap_or_default();
