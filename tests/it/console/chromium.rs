@@ -53,7 +53,7 @@ pub fn looks(turn: usize) -> Vec<(u32, &'static str)> {
     let all = std::env::var_os("TALLYSTONE_LONG_TESTS").is_some();
     let of = |(place, width): (usize, u32)| {
         let themes = THEMES.into_iter().enumerate();
-        themes.filter(move |(at, _)| all || (turn + place + at) % 2 == 0).map(move |(_, theme)| (width, theme))
+        themes.filter(move |(at, _)| all || (turn + place + at).is_multiple_of(2)).map(move |(_, theme)| (width, theme))
     };
     WIDTHS.into_iter().enumerate().flat_map(of).collect()
 }
