@@ -5,10 +5,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, ensure};
-use tallystone_client::proto::queue::v1::{GetDepthRequest, GetMessageRequest, ListMessagesRequest, MessageState};
+use tallystone_client::proto::queue::v1::{GetMessageRequest, ListMessagesRequest, MessageState};
 
 use super::messages::{Queues, client, create};
-use super::steady::{Life, QUEUES, Taken, name};
+use super::steady::{Life, QUEUES, Taken, found, name};
 use super::{begin, raw};
 use crate::client::Connections;
 use crate::load::{Span, closed};
@@ -46,26 +46,17 @@ pub async fn run(binary: &Path, data: &Path, count: u64) -> Result<Outcome> {
         let taken = Arc::new(Taken::default());
         let workers = (0..WORKERS).map(|worker| Life::new(&connections, worker, &taken)).collect();
         closed(workers, SPAN).await;
-        finished = completed(&connections).await?;
+        (_, finished) = found(&connections).await?;
     }
     tokio::time::sleep(raw::REST).await; // what is flushed and compacted for the filling is not what a look costs
     let resident = target::usage(server.pid())?.resident;
     let looks = look(&connections).await?;
     drop(server); // kill -9
     let server = Target::server(binary, data)?;
-    let after = completed(&Connections::open(&server.url(), 1).await?).await?;
+    let (_, after) = found(&Connections::open(&server.url(), 1).await?).await?;
     ensure!(after == finished, "{after} of {finished} finished messages after the restart");
     let resident_after = target::usage(server.pid())?.resident;
     Ok(Outcome { finished, resident: [empty, resident], ready_after: server.ready_after, resident_after, looks })
-}
-
-async fn completed(connections: &Connections) -> Result<u64> {
-    let mut sum = 0;
-    for number in 0..QUEUES {
-        let request = GetDepthRequest { queue: name(number), ..GetDepthRequest::default() };
-        sum += client(connections, 0).get_depth(request).await?.into_inner().completed;
-    }
-    Ok(u64::try_from(sum)?)
 }
 
 async fn look(connections: &Connections) -> Result<Report> {

@@ -15,7 +15,7 @@ use super::{IN_FLIGHT, begin};
 use crate::client::{Connections, reason_of};
 use crate::load::{Call, Span, closed, open};
 use crate::report::Report;
-use crate::target;
+use crate::target::{self, Target};
 
 const QUEUE: &str = "hour";
 const KEPT: prost_types::Duration = prost_types::Duration { seconds: 60, nanos: 0 };
@@ -34,6 +34,15 @@ pub struct Part {
     pub disk: u64,
 }
 
+impl Part {
+    /// Looks at a server at the end of a part, and prints what was seen.
+    pub fn of(report: Report, server: &Target, data: &Path, name: &str) -> Result<Self> {
+        let (resident, disk) = (target::usage(server.pid())?.resident, target::disk_bytes(data));
+        eprintln!("{}; {} MiB resident, {} MiB on disk", report.line(name), resident >> 20, disk >> 20);
+        Ok(Self { report, resident, disk })
+    }
+}
+
 /// Runs so many minutes in twelve parts; answers all of them, each with the calls of its own.
 pub async fn run(binary: &Path, data: &Path, minutes: u64) -> Result<Vec<Part>> {
     let (server, connections) = begin(binary, data).await?;
@@ -47,10 +56,7 @@ pub async fn run(binary: &Path, data: &Path, minutes: u64) -> Result<Vec<Part>> 
     let mut parts = Vec::new();
     for number in 1..=12 {
         let report = open(Cycle::workers(&connections, 256), most.rate() / 2.0, part).await;
-        let (resident, disk) = (target::usage(server.pid())?.resident, target::disk_bytes(data));
-        let line = report.line(&format!("part {number} of 12"));
-        eprintln!("{line}; {} MiB resident, {} MiB on disk", resident >> 20, disk >> 20);
-        parts.push(Part { report, resident, disk });
+        parts.push(Part::of(report, &server, data, &format!("part {number} of 12"))?);
     }
     Ok(parts)
 }

@@ -450,7 +450,7 @@ async fn at_a_steady_rate(binary: &Path, folder: &TempDir, scale: Scale) -> Resu
         steady::run(binary, folder.path(), scale.lives, scale.minutes).await?;
     let (Some(first), Some(last)) = (parts.first(), parts.last()) else { return Ok(Vec::new()) };
     let most = parts.iter().map(|part| part.resident).max().unwrap_or_default();
-    let p999 = |part: &steady::Part| part.report.quantile_ms(0.999);
+    let p999 = |part: &hour::Part| part.report.quantile_ms(0.999);
     let refused: u64 = parts.iter().flat_map(|part| part.report.failed.values()).sum();
     Ok(vec![
         figure(

@@ -13,11 +13,11 @@ use tallystone_client::proto::queue::v1::{
 };
 
 use super::begin;
+use super::hour::Part;
 use super::messages::{Client, Kind, Queues, client, create, message};
 use crate::client::{Connections, reason_of};
 use crate::load::{Call, Span, open};
-use crate::report::Report;
-use crate::target::{self, Target};
+use crate::target::Target;
 
 /// The queues of the run.
 pub const QUEUES: usize = 8;
@@ -29,19 +29,9 @@ const PARTS: u32 = 12;
 /// A shorter run ends before the first message is removed.
 const RETENTION_MINUTES: u64 = 60;
 
-/// One part of the run.
-pub struct Part {
-    /// What its calls saw, each with as many lives as a call has messages.
-    pub report: Report,
-    /// Resident memory at its end, in bytes.
-    pub resident: u64,
-    /// Bytes of the data directory at its end.
-    pub disk: u64,
-}
-
 /// What came of it.
 pub struct Outcome {
-    /// The parts, in order.
+    /// The parts, in order; each call has as many lives as messages.
     pub parts: Vec<Part>,
     /// The messages that the server acknowledged and has to have after the kill.
     pub acknowledged: u64,
@@ -59,24 +49,22 @@ pub async fn run(binary: &Path, data: &Path, lives: u64, minutes: u64) -> Result
     }
     let taken = Arc::new(Taken::default());
     let span = Span { warm_up: Duration::ZERO, measure: Duration::from_secs(60 * minutes) / PARTS };
-    let (mut parts, mut enqueued_before) = (Vec::new(), Vec::new());
+    let (mut parts, mut enqueued_in_first) = (Vec::new(), 0);
     for number in 1..=PARTS {
-        enqueued_before.push(taken.enqueued.load(Ordering::Relaxed));
         let workers = (0..WORKERS).map(|worker| Life::new(&connections, worker, &taken)).collect();
         let report = open(workers, lives as f64 / f64::from(CALL), span).await;
-        let (resident, disk) = (target::usage(server.pid())?.resident, target::disk_bytes(data));
-        let line = report.line(&format!("part {number} of {PARTS}, lives"));
-        eprintln!("{line}; {} MiB resident, {} MiB on disk", resident >> 20, disk >> 20);
-        parts.push(Part { report, resident, disk });
+        parts.push(Part::of(report, &server, data, &format!("part {number} of {PARTS}, lives"))?);
+        if number == 1 {
+            enqueued_in_first = taken.enqueued.load(Ordering::Relaxed);
+        }
     }
     let all = taken.enqueued.load(Ordering::Relaxed);
     // Of a run as long as the retention, the first part may have gone.
-    let removed_at_most = if minutes < RETENTION_MINUTES { 0 } else { enqueued_before[1] };
+    let removed_at_most = if minutes < RETENTION_MINUTES { 0 } else { enqueued_in_first };
     let acknowledged = all - removed_at_most;
     drop(server); // kill -9
     let server = Target::server(binary, data)?;
     let found = found(&Connections::open(&server.url(), 1).await?).await?;
-    ensure!(found.0 >= acknowledged, "{} of {acknowledged} acknowledged messages after the restart", found.0);
     let completed = taken.completed.load(Ordering::Relaxed).saturating_sub(removed_at_most);
     ensure!(found.1 >= completed, "{} of {completed} acknowledged completions after the restart", found.1);
     Ok(Outcome { parts, acknowledged, found: found.0, ready_after: server.ready_after })
@@ -88,7 +76,7 @@ pub fn name(number: usize) -> String {
 }
 
 /// The messages of all queues, and those of them that are completed.
-async fn found(connections: &Connections) -> Result<(u64, u64)> {
+pub async fn found(connections: &Connections) -> Result<(u64, u64)> {
     let (mut all, mut completed) = (0, 0);
     for number in 0..QUEUES {
         let request = GetDepthRequest { queue: name(number), ..GetDepthRequest::default() };
