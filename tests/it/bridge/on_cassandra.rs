@@ -13,8 +13,8 @@ use super::{
 };
 use crate::engines::cassandra::node;
 use crate::servers::cassandra::Cassandra;
-use crate::support::beside;
 use crate::support::harness::{Launch, Server, eventually};
+use crate::support::{beside, usual_or_long};
 
 /// The limit for a cluster and the server's sessions to come back, on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(120);
@@ -85,11 +85,10 @@ fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up()
 
 /// How long the counter store does not answer, and how hard each of three callers works meanwhile.
 fn outage() -> (Duration, Pace) {
-    if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() {
-        (Duration::from_secs(600), Pace { messages: 10, turn: Duration::from_millis(75) }) // 2,000 mutations a second
-    } else {
-        (Duration::from_secs(20), Pace { messages: 1, turn: Duration::from_millis(50) })
-    }
+    usual_or_long(
+        (Duration::from_secs(20), Pace { messages: 1, turn: Duration::from_millis(50) }),
+        (Duration::from_secs(600), Pace { messages: 10, turn: Duration::from_millis(75) }), // 2,000 mutations a second
+    )
 }
 
 #[test]

@@ -16,6 +16,7 @@ use crate::servers::Memcached;
 use crate::servers::cassandra::Cassandra;
 use crate::servers::redis::{Build, RedisServer, RedisSettings};
 use crate::support::harness::{Launch, Server, eventually};
+use crate::support::usual_or_long;
 
 /// The limit for a fleet to catch up after a server was lost, on a busy machine.
 const CAUGHT_UP_WITHIN: Duration = Duration::from_secs(90);
@@ -125,8 +126,7 @@ fn what_a_server_with_counters_of_its_own_lacks_of_another_is_after_its_reported
 
 /// How long Cassandra stands still.
 fn stands_still_for() -> Duration {
-    let is_long = std::env::var_os("TALLYSTONE_LONG_TESTS").is_some();
-    if is_long { Duration::from_secs(120) } else { Duration::from_secs(15) }
+    Duration::from_secs(usual_or_long(15, 120))
 }
 
 /// Waits for this long, which is what the test is about.

@@ -16,6 +16,7 @@ use super::{
     wait_until_reported,
 };
 use crate::support::harness::{EndsWith, Launch, Server, eventually};
+use crate::support::usual_or_long;
 
 fn tagged(id: String, key: &str, value: &str) -> Value {
     json!({"message_id": id, "payload": "aGVsbG8=", "metadata": {key: value}})
@@ -310,7 +311,7 @@ fn resident_bytes(server: &Server) -> u64 {
 #[test]
 fn more_values_of_one_key_than_the_greatest_bound_keep_to_it_and_add_up() {
     const OWN: usize = 10_000;
-    let all = if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() { 100_000 } else { 30_000 };
+    let all = usual_or_long(30_000, 100_000);
     const WRITERS: usize = 4;
     const RESIDENT: u64 = 1 << 30;
     let data = tempfile::tempdir().expect("a temporary directory");

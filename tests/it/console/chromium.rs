@@ -15,6 +15,7 @@ use thirtyfour::prelude::*;
 use crate::console::driver_calls::DriverCalls;
 use crate::servers::chromedriver::Chromedriver;
 use crate::support::harness::Server;
+use crate::support::usual_or_long;
 
 /// The rules of accessibility, as a script that pages get from the test.
 const AXE: &str = include_str!("axe/axe.min.js");
@@ -50,7 +51,7 @@ const THEMES: [&str; 2] = ["light", "dark"];
 /// The widths and themes in which a page is looked at: each width in one theme, in turns, so that each page is seen in both themes.
 /// With `tests/run --long` all of them. `turn` is a number that differs from page to page.
 pub fn looks(turn: usize) -> Vec<(u32, &'static str)> {
-    let all = std::env::var_os("TALLYSTONE_LONG_TESTS").is_some();
+    let all = usual_or_long(false, true);
     let of = |(place, width): (usize, u32)| {
         let themes = THEMES.into_iter().enumerate();
         themes.filter(move |(at, _)| all || (turn + place + at).is_multiple_of(2)).map(move |(_, theme)| (width, theme))

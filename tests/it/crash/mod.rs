@@ -38,6 +38,7 @@ use tempfile::TempDir;
 
 use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::{Moment, PowerCut};
+use crate::support::usual_or_long;
 use checks::CheckError;
 use load::{Plan, Records, WORKERS, WhenGone};
 
@@ -51,7 +52,7 @@ const POWER_CUTS_LONG: u32 = 300;
 
 /// The number of rounds: `usual` for a normal run, `long` for `tests/run --long`.
 fn rounds(usual: u32, long: u32) -> u32 {
-    if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() { long } else { usual }
+    usual_or_long(usual, long)
 }
 
 #[test]

@@ -15,6 +15,11 @@ pub mod yardstick;
 use harness::{Server, http};
 use yardstick::Yardstick;
 
+/// What a test takes: `usual` in a usual run, `long` with `tests/run --long`.
+pub fn usual_or_long<T>(usual: T, long: T) -> T {
+    if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() { long } else { usual }
+}
+
 /// A yardstick beside a server: its `/healthz` asks no store. A server with TLS refuses it, which takes as long.
 pub fn beside(server: &Server) -> Yardstick {
     let address = server.address;

@@ -14,6 +14,7 @@ use tonic::Streaming;
 use super::waiting::{comes_to_hold, until};
 use super::{Wire, clock, enqueue, lease, with_mail, with_mail_at};
 use crate::support::patience::PatientChannel;
+use crate::support::usual_or_long;
 
 struct Worker {
     requests: mpsc::Sender<wire::WorkRequest>,
@@ -199,7 +200,7 @@ async fn a_worker_that_never_reads_holds_little_and_loses_it() {
 
 #[tokio::test]
 async fn workers_that_wait_cost_the_store_nothing_and_one_message_wakes_one() {
-    let streams = if std::env::var_os("TALLYSTONE_LONG_TESTS").is_some() { 10_000 } else { 500 };
+    let streams = usual_or_long(500, 10_000);
     let server = with_mail().await;
     let mut workers = Vec::new();
     for _ in 0..streams / 100 {
