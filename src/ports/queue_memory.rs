@@ -1,7 +1,7 @@
 //! The memory that queues take in this process, and the most that they may take.
 
 use crate::MEMORY_TOLD_FROM_PERCENT;
-use tallystone_domain::queue::shard::memory::ShardMemory;
+use tallystone_domain::queue::shard::memory::{MemoryPart, ShardMemory};
 
 /// The memory of the queues of a store that keeps them in the memory of this process.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +29,10 @@ impl QueueMemory {
         self.used_percent() >= MEMORY_TOLD_FROM_PERCENT
     }
 
-    /// What takes the most, in words, and its share of all in percent.
-    pub fn largest_part(&self) -> (&'static str, u64) {
+    /// What takes the most, and its share of all in percent.
+    pub fn largest_part(&self) -> (MemoryPart, u64) {
         let part = self.used.largest_part();
-        (part.name, part.bytes.saturating_mul(100) / self.used.total().max(1))
+        (part, part.bytes.saturating_mul(100) / self.used.total().max(1))
     }
 }
 
@@ -54,8 +54,12 @@ mod tests {
 
     #[test]
     fn what_takes_the_most_is_named() {
-        assert_eq!(of(600, 200).largest_part(), ("finished messages", 75));
-        assert_eq!(of(0, 200).largest_part(), ("messages that are not over", 100));
+        let largest = |memory: QueueMemory| {
+            let (part, share) = memory.largest_part();
+            (part.name, share)
+        };
+        assert_eq!(largest(of(600, 200)), ("finished messages", 75));
+        assert_eq!(largest(of(0, 200)), ("messages that are not over", 100));
         assert_eq!(of(0, 0).largest_part().1, 0);
     }
 }

@@ -352,7 +352,7 @@ pub fn encode_each<'a, T: 'a>(
 /// Encodes the memory of queues; zeros where their store keeps them elsewhere.
 fn encode_queue_memory(encoder: &mut DescriptorEncoder<'_>, memory: Option<QueueMemory>) -> Result<(), fmt::Error> {
     let parts = memory.map(|memory| memory.used).unwrap_or_default().parts();
-    encode_each(encoder, QUEUE_MEMORY, parts.iter().map(|(kind, bytes)| ([("kind", *kind)], bytes)))?;
+    encode_each(encoder, QUEUE_MEMORY, parts.iter().map(|part| ([("kind", part.kind)], &part.bytes)))?;
     encode(encoder, QUEUE_MEMORY_BOUND, &memory.map_or(0, |memory| memory.limit_bytes))
 }
 

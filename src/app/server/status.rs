@@ -14,6 +14,7 @@ use tallystone_api::time::{write, write_duration};
 use tallystone_domain::limits::{STATUS_ROWS_MAX, STATUS_STALENESS_MAX};
 use tallystone_domain::queue::MessageState;
 use tallystone_domain::queue::activity::LostWork;
+use tallystone_domain::queue::shard::memory::MemoryPart;
 use tallystone_engine::queues::Backlog;
 use tallystone_engine::report_right::ReportStanding;
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
@@ -183,7 +184,7 @@ fn memory_problems(store: &str, memory: &[StoreMemory]) -> Vec<String> {
 }
 
 fn queue_memory(memory: &QueueMemory) -> pb::QueueMemoryStatus {
-    let part = |(kind, bytes): (&str, u64)| pb::QueueMemoryPart { kind: kind.to_owned(), bytes: saturating_i64(bytes) };
+    let part = |part: MemoryPart| pb::QueueMemoryPart { kind: part.kind.to_owned(), bytes: saturating_i64(part.bytes) };
     pb::QueueMemoryStatus {
         used_bytes: saturating_i64(memory.used.total()),
         limit_bytes: saturating_i64(memory.limit_bytes),
@@ -194,9 +195,10 @@ fn queue_memory(memory: &QueueMemory) -> pb::QueueMemoryStatus {
 /// The sentence of queues that have little memory left, or none.
 fn short_queue_memory(memory: &QueueMemory) -> String {
     let (part, share) = memory.largest_part();
+    let name = part.name;
     let then = if memory.is_full() { "new messages are refused" } else { "new messages are refused once all is used" };
     format!(
-        "queues have used {} % of their memory ({} of {}, queues.memory_bytes), {share} % of it for {part}: {then}; \
+        "queues have used {} % of their memory ({} of {}, queues.memory_bytes), {share} % of it for {name}: {then}; \
          docs/runbook/queue-memory.md says what to do",
         memory.used_percent(),
         units::size(memory.used.total()),

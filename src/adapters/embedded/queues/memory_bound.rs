@@ -62,9 +62,9 @@ pub fn refusal_text(memory: &QueueMemory) -> String {
         bytes @ 1_024..1_048_576 => format!("{} KiB", bytes >> 10),
         bytes => format!("{} MiB", bytes >> 20),
     };
-    let remedy = memory.used.largest_part().remedy;
+    let (name, remedy) = (part.name, part.remedy);
     format!(
-        "the memory of queues is full: queues.memory_bytes is {bound}, and {part} take {percent} % of what is used; {remedy}, or \
+        "the memory of queues is full: queues.memory_bytes is {bound}, and {name} take {percent} % of what is used; {remedy}, or \
          raise queues.memory_bytes"
     )
 }

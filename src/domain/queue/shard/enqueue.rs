@@ -31,6 +31,35 @@ enum KnownId {
     },
 }
 
+/// The enqueue of a message that may give its id away.
+struct EarlierEnqueue {
+    state: MessageState,
+    token_time: Option<Timestamp>,
+    fingerprint: u64,
+    at: Timestamp,
+}
+
+impl EarlierEnqueue {
+    fn of(message: &MessageHead) -> Self {
+        Self {
+            state: message.state,
+            token_time: message.token_time.get(),
+            fingerprint: message.fingerprint,
+            at: message.enqueued_at,
+        }
+    }
+
+    /// Whether its message is over and gives its id to this one. A repeat of it gets no new message: that has the same time, or
+    /// without one the same content within a minute.
+    fn frees_id(&self, sent: &NewMessage, now: Timestamp) -> bool {
+        let is_repeat = match sent.token_time {
+            Some(_) => self.token_time == sent.token_time,
+            None => self.fingerprint == sent.fingerprint && now < self.at + REUSED_ID_REPEATED_MAX,
+        };
+        matches!(self.state, MessageState::Completed | MessageState::Canceled) && !is_repeat
+    }
+}
+
 impl Shard {
     pub(super) fn enqueue(&mut self, sent: Box<NewMessage>, at: StepTime) -> Result<Reply, Refusal> {
         let now = at.now;
@@ -103,19 +132,13 @@ impl Shard {
         Ok(KnownId::Free { over })
     }
 
-    /// Whether a message is over and gives its id to this one. A repeat of its own enqueue gets no new message: that has the same
-    /// time, or without one the same content within a minute.
+    /// Whether a message is over and gives its id to this one.
     fn frees_id(&mut self, sequence: u64, sent: &NewMessage, now: Timestamp) -> bool {
         if self.settings.reuse_ids == IdReuse::AfterWindow {
             return false;
         }
         self.apply_due_to(sequence, now);
-        let message = self.message_at(sequence);
-        let is_repeat = match sent.token_time {
-            Some(time) => message.token_time.get() == Some(time),
-            None => message.fingerprint == sent.fingerprint && now < message.enqueued_at + REUSED_ID_REPEATED_MAX,
-        };
-        matches!(message.state, MessageState::Completed | MessageState::Canceled) && !is_repeat
+        EarlierEnqueue::of(self.message_at(sequence)).frees_id(sent, now)
     }
 
     /// Whether an enqueue would be taken as a new message, and neither be refused nor answered as a repeat. Changes nothing, so
@@ -133,25 +156,18 @@ impl Shard {
     }
 
     fn has_answer_for(&self, sent: &NewMessage, now: Timestamp) -> bool {
-        let keeps_id = |known: FirstResponse, state: MessageState, time: Option<Timestamp>, latest: Timestamp| {
-            let is_repeat = match sent.token_time {
-                Some(_) => time == sent.token_time,
-                None => known.fingerprint == sent.fingerprint && now < latest + REUSED_ID_REPEATED_MAX,
-            };
-            let gives_away = matches!(state, MessageState::Completed | MessageState::Canceled);
-            self.settings.reuse_ids == IdReuse::AfterWindow || !gives_away || is_repeat
-        };
-        let is_taken = match self.id_index.find(&self.messages, &sent.id) {
-            Some(Found::Head(head)) => {
-                keeps_id(FirstResponse::of(head), head.state, head.token_time.get(), head.enqueued_at)
-            }
-            // Only the store knows when it was enqueued: before its end.
-            Some(Found::Stub(stub)) => {
-                let end = stub.delete_at - self.settings.retention.of(stub.state).unwrap_or_default();
-                keeps_id(stub.first_response(), stub.state, stub.token_time, end)
-            }
-            None => false,
-        };
+        let earlier = self.id_index.find(&self.messages, &sent.id).map(|found| match found {
+            Found::Head(head) => EarlierEnqueue::of(head),
+            Found::Stub(stub) => EarlierEnqueue {
+                state: stub.state,
+                token_time: stub.token_time,
+                fingerprint: stub.fingerprint,
+                // Only the store knows when it was enqueued: before its end.
+                at: stub.delete_at - self.settings.retention.of(stub.state).unwrap_or_default(),
+            },
+        });
+        let keeps_id = self.settings.reuse_ids == IdReuse::AfterWindow;
+        let is_taken = earlier.is_some_and(|earlier| keeps_id || !earlier.frees_id(sent, now));
         let hash = || self.id_index.key().hash(&sent.id);
         is_taken || sent.token_time.is_some_and(|time| self.dedupe.get(time, hash).is_some())
     }

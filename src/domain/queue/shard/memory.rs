@@ -22,10 +22,12 @@ pub struct ShardMemory {
     pub sessions: u64,
 }
 
-/// One part of the memory, for people.
+/// One part of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct MemoryPart {
-    /// What it is.
+    /// Its name in metrics.
+    pub kind: &'static str,
+    /// What it is, in words for people.
     pub name: &'static str,
     /// Its bytes.
     pub bytes: u64,
@@ -34,33 +36,30 @@ pub struct MemoryPart {
 }
 
 impl ShardMemory {
-    /// The parts with their names, as metrics have them.
-    pub const fn parts(&self) -> [(&'static str, u64); 5] {
+    /// The parts.
+    pub const fn parts(&self) -> [MemoryPart; 5] {
+        const MESSAGES: &str = "settle or purge messages, shorten retention and dedupe_window, send less metadata";
+        const STUBS: &str = "shorten dedupe_window and retention, purge finished messages";
+        const ANSWERS: &str = "shorten dedupe_window; they leave once they are older than that";
+        const SESSIONS: &str = "close the sessions of workers that are gone";
         let Self { heads, stubs, indexes, answers, sessions } = *self;
-        [("heads", heads), ("stubs", stubs), ("indexes", indexes), ("answers", answers), ("sessions", sessions)]
+        [
+            MemoryPart { kind: "heads", name: "messages that are not over", bytes: heads, remedy: MESSAGES },
+            MemoryPart { kind: "stubs", name: "finished messages", bytes: stubs, remedy: STUBS },
+            MemoryPart { kind: "indexes", name: "indexes of messages", bytes: indexes, remedy: MESSAGES },
+            MemoryPart { kind: "answers", name: "answers to enqueues", bytes: answers, remedy: ANSWERS },
+            MemoryPart { kind: "sessions", name: "sessions of workers", bytes: sessions, remedy: SESSIONS },
+        ]
     }
 
-    /// What takes the most, in words for people.
+    /// The part that takes the most.
     pub fn largest_part(&self) -> MemoryPart {
-        const MESSAGES: &str = "settle or purge messages, shorten retention and dedupe_window, send less metadata";
-        let part = |name, bytes, remedy| MemoryPart { name, bytes, remedy };
-        let parts = [
-            part("messages that are not over", self.heads, MESSAGES),
-            part("finished messages", self.stubs, "shorten dedupe_window and retention, purge finished messages"),
-            part("indexes of messages", self.indexes, MESSAGES),
-            part(
-                "answers to enqueues",
-                self.answers,
-                "shorten dedupe_window; they leave once they are older than that",
-            ),
-            part("sessions of workers", self.sessions, "close the sessions of workers that are gone"),
-        ];
-        parts.into_iter().max_by_key(|part| part.bytes).unwrap_or_default()
+        self.parts().into_iter().max_by_key(|part| part.bytes).unwrap_or_default()
     }
 
     /// All bytes.
     pub fn total(&self) -> u64 {
-        self.parts().iter().map(|(_, bytes)| bytes).sum()
+        self.parts().iter().map(|part| part.bytes).sum()
     }
 }
 

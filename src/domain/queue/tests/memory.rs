@@ -28,7 +28,7 @@ fn the_memory_of_a_shard_is_counted_by_what_takes_it_and_nothing_is_left_behind(
     let pending = bench.shard.memory();
     assert!(pending.heads > 100_000 && pending.indexes > 20_000 && pending.answers > 100, "{pending:?}");
     assert_eq!((pending.stubs, pending.sessions), (0, 0));
-    assert_eq!(pending.total(), pending.parts().iter().map(|(_, bytes)| bytes).sum::<u64>());
+    assert_eq!(pending.total(), pending.parts().iter().map(|part| part.bytes).sum::<u64>());
     assert_eq!(bench.apply(Command::Delete).map(|_| ()), Ok(()));
     let left = bench.shard.memory();
     assert_eq!((left.heads, left.stubs, left.indexes), (0, 0, 0), "{left:?}");
