@@ -18,11 +18,11 @@ fn server() -> PathBuf {
     path
 }
 
-/// Runs attacks, each on a server of its own, and answers their table.
-fn attacked(attacks: &[&str]) -> Vec<Value> {
+/// Runs attacks of some seconds, each on a server of its own, and answers their table.
+fn attacked_for(seconds: u32, attacks: &[&str]) -> Vec<Value> {
     let output = Command::new(env!("CARGO_BIN_EXE_loadtest"))
-        .args(["attacks", "--seconds", "1", "--settle-seconds", "0", "--events", "5000", "--json", "--only"])
-        .arg(attacks.join(","))
+        .args(["attacks", "--seconds", &seconds.to_string(), "--settle-seconds", "0", "--events", "5000", "--json"])
+        .args(["--only", &attacks.join(",")])
         .arg("--binary")
         .arg(server())
         .output()
@@ -38,40 +38,61 @@ fn attacked(attacks: &[&str]) -> Vec<Value> {
     rows
 }
 
-/// How often an outcome came.
-fn count(rows: &[Value], attack: &str, outcome: &str) -> u64 {
-    let row = rows.iter().find(|row| row["attack"] == attack).expect("the attack is in the table");
-    row["outcomes"][outcome].as_u64().unwrap_or_else(|| panic!("{outcome} is not among the outcomes of {row}"))
+/// Whether an outcome came.
+fn has(row: &Value, outcome: &str) -> bool {
+    row["outcomes"][outcome].as_u64() > Some(0)
+}
+
+/// Runs attacks of a second; each has to have its outcome, if it has one. On a busy machine a second may end before the first
+/// answer: an attack without its outcome is made once more, and longer.
+fn attacked(attacks: &[(&str, &str)]) {
+    let mut left = attacks.to_vec();
+    for seconds in [1, 8, 60] {
+        let rows = attacked_for(seconds, &left.iter().map(|(attack, _)| *attack).collect::<Vec<_>>());
+        left.retain(|(attack, outcome)| {
+            let row = rows.iter().find(|row| row["attack"] == *attack).expect("the attack is in the table");
+            !outcome.is_empty() && !has(row, outcome)
+        });
+        if left.is_empty() {
+            return;
+        }
+        assert!(seconds < 60, "{left:?} are not among the outcomes of {rows:?}");
+    }
 }
 
 #[test]
 fn a_caller_alone_is_answered() {
-    let rows = attacked(&["calm"]);
+    let rows = attacked_for(1, &["calm"]);
     assert!(rows[0]["probe"]["answered"].as_u64() > Some(0), "{}", rows[0]);
     assert!(rows[0]["healthz"]["answered"].as_u64() > Some(0), "{}", rows[0]);
 }
 
 #[test]
 fn attacks_by_connections_and_bodies_leave_a_server_that_answers() {
-    let rows = attacked(&["unfinished", "slow-bodies", "idle", "unknown-field"]);
-    assert!(count(&rows, "slow-bodies", "held") > 0);
-    assert!(count(&rows, "idle", "connected") > 0);
-    assert!(count(&rows, "unknown-field", "ok") > 0);
+    attacked(&[("unfinished", ""), ("slow-bodies", "held"), ("idle", "connected"), ("unknown-field", "ok")]);
 }
 
 #[test]
 fn attacks_by_calls_leave_a_server_that_answers() {
-    let rows = attacked(&["sessions", "purges", "templates", "watch-queue", "recount", "streams", "top-counters"]);
-    assert!(count(&rows, "sessions", "ok") > 0);
-    assert!(count(&rows, "purges", "ok") > 0);
-    assert!(count(&rows, "templates", "ok") > 0);
-    assert!(count(&rows, "watch-queue", "watched") > 0);
-    assert!(count(&rows, "recount", "ok") > 0);
+    attacked(&[
+        ("sessions", "ok"),
+        ("purges", "ok"),
+        ("templates", "ok"),
+        ("watch-queue", "watched"),
+        ("recount", "ok"),
+        ("streams", ""),
+        ("top-counters", ""),
+    ]);
 }
 
 #[test]
 fn attacks_by_work_and_memory_leave_a_server_that_answers() {
-    let rows = attacked(&["unread", "empty-messages", "late-adds", "watch-shards", "watch-counts", "refused-batches"]);
-    assert!(count(&rows, "watch-shards", "watched") > 0);
-    assert!(count(&rows, "watch-counts", "watched") > 0);
+    attacked(&[
+        ("unread", ""),
+        ("empty-messages", ""),
+        ("late-adds", ""),
+        ("watch-shards", "watched"),
+        ("watch-counts", "watched"),
+        ("refused-batches", ""),
+    ]);
 }
