@@ -416,6 +416,10 @@ impl LoadedConfig {
         if self.config.storage.cache_bytes < 8 * 1024 * 1024 {
             return invalid("storage.cache_bytes", "must be at least 8388608");
         }
+        // A number without its unit.
+        if (1..64 * 1024).contains(&self.config.queues.memory_bytes) {
+            return invalid("queues.memory_bytes", "must be at least 65536 (64KiB), or 0 for half of the memory");
+        }
         if self.config.log.level.trim().is_empty() {
             return invalid("log.level", "must name a level: error, warn, info, debug or trace");
         }
@@ -570,6 +574,7 @@ pub mod tests {
             ),
             ("[storage]\nkind = \"tape\"\n", "storage.kind"),
             ("[storage]\ntail_bytes = 1\n", "storage.tail_bytes must be at least"),
+            ("[queues]\nmemory_bytes = 64\n", "queues.memory_bytes must be at least 65536 (64KiB), or 0"),
             ("[server\n", "not valid TOML"),
         ] {
             let error = load(&file(text)).expect_err(text).to_string();

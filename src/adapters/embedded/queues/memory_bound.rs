@@ -64,8 +64,7 @@ pub fn refusal_text(memory: &QueueMemory) -> String {
     };
     let (name, remedy) = (part.name, part.remedy);
     format!(
-        "the memory of queues is full: queues.memory_bytes is {bound}, and {name} take {percent} % of what is used; {remedy}, or \
-         raise queues.memory_bytes"
+        "queues.memory_bytes is {bound} and all of it is used, {percent} % for {name}; {remedy}, or raise queues.memory_bytes"
     )
 }
 
@@ -92,8 +91,7 @@ mod tests {
     #[test]
     fn a_refusal_names_the_memory_what_takes_it_and_the_settings() {
         let text = refusal_text(&QueueMemory { used: stubs(1 << 30), limit_bytes: 1 << 30 });
-        for part in ["memory of queues", "1024 MiB", "finished messages take 100 %", "retention", "queues.memory_bytes"]
-        {
+        for part in ["queues.memory_bytes is 1024 MiB", "100 % for finished messages", "retention"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let answers = ShardMemory { answers: 9, ..stubs(1) };
