@@ -460,6 +460,9 @@ fn a_worker_that_obeys_keeps_the_reason_of_who_asked() {
         (&"MESSAGE_STATE_CANCELED".into(), &"sold out".into()),
         "{message}"
     );
+    let ended = message["endTime"].as_str().expect("it is over").get(..19).expect("a time to the second").to_owned();
+    let shown = desk.run(&["msg", "get", "-q", "orders", "one"]).ok();
+    assert!(shown.lines().any(|line| line.starts_with("end_time") && line.contains(&ended)), "{ended}: {shown}");
 }
 
 #[test]

@@ -317,6 +317,7 @@ fn fields(message: &pb::Message, output: Output) -> Vec<Vec<String>> {
         ("worker", worker_cell(message)),
         ("lease_start_time", time_cell(message.lease_start_time.as_ref())),
         ("lease_expire_time", time_cell(message.lease_expire_time.as_ref())),
+        ("end_time", time_cell(message.end_time.as_ref())),
         ("cancel_requested", if message.cancel_requested { "true".to_owned() } else { String::new() }),
         ("cancel_reason", message.cancel_reason.clone()),
         ("error", error_cell(message)),
