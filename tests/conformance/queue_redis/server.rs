@@ -20,6 +20,8 @@ use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
 
 /// How long a call may take on a busy machine.
 const ANSWERS_WITHIN: Duration = Duration::from_secs(30);
+/// The pause between two looks at what is waited for.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// The settings of a server with queues: hashes of answers and ids stay compact.
 const LINES: [&str; 2] = ["hash-max-listpack-value 512", "hash-max-listpack-entries 512"];
 
@@ -174,7 +176,7 @@ pub async fn eventually(what: &str, is_so: impl AsyncFn() -> bool) {
     let deadline = SystemClock.elapsed() + ANSWERS_WITHIN;
     while !is_so().await {
         assert!(SystemClock.elapsed() < deadline, "not in time: {what}");
-        tokio::task::yield_now().await;
+        SystemClock.sleep(LOOK_EVERY).await;
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use tallystone::adapters::system::SystemClock;
+use tallystone::ports::Clock as _;
 use tallystone::proto::counter::v1::{CheckTokenRequest, EventKind, Exactness, Freshness, GetCountRequest, Verdict};
 use tokio::runtime::Runtime;
 use tonic::{Code, Status};
@@ -9,7 +11,7 @@ use tonic::{Code, Status};
 use super::Rng;
 use super::ledger::{Fate, Ledger, Tagged, What};
 use super::load::{Client, Heard, NAMESPACE, Records, connect, reason, send, token};
-use crate::support::harness::{Server, eventually};
+use crate::support::harness::{Server, eventually, next_poll};
 
 /// What a server that is up must have settled by; in a fleet the lease of a member that was killed comes first.
 const SETTLED_WITHIN: Duration = Duration::from_secs(120);
@@ -79,7 +81,7 @@ pub fn settle_all(server: &Server, records: &mut Records, seed: u64) -> Result<(
 
 /// Settles one token, by sending its change again or by CheckToken; both must be final.
 async fn settle(client: &mut Client, tagged: &Tagged, by_sending: bool) -> Result<Fate, CheckError> {
-    let deadline = Instant::now() + SETTLED_WITHIN;
+    let began = Instant::now();
     loop {
         let by_sending = by_sending && tagged.what != What::Clear;
         let sent = if by_sending { send(client, std::slice::from_ref(tagged)).await[0] } else { Heard::Unknown };
@@ -92,10 +94,10 @@ async fn settle(client: &mut Client, tagged: &Tagged, by_sending: bool) -> Resul
         if fate != Fate::Unknown {
             return Ok(fate);
         }
-        if Instant::now() > deadline {
+        if began.elapsed() > SETTLED_WITHIN {
             return Err(CheckError::Mismatch(format!("{tagged:?} is not settled within {SETTLED_WITHIN:?}")));
         }
-        tokio::task::yield_now().await;
+        SystemClock.sleep(next_poll(began)).await;
     }
 }
 
@@ -106,9 +108,10 @@ async fn ask_again(client: &mut Client, ledger: &Ledger, rng: &mut Rng) -> Resul
     for _ in 0..ASKED_AGAIN_MAX.min(known.len()) {
         let (tagged, fate) = known[rng.index(known.len())];
         let wanted = if *fate == Fate::Refused { Fate::NotApplied } else { *fate };
-        let deadline = Instant::now() + SETTLED_WITHIN;
+        let began = Instant::now();
         let mut told = check(client, tagged).await?;
-        while told == Fate::Unknown && Instant::now() < deadline {
+        while told == Fate::Unknown && began.elapsed() < SETTLED_WITHIN {
+            SystemClock.sleep(next_poll(began)).await;
             told = check(client, tagged).await?;
         }
         if told != wanted {
@@ -159,15 +162,15 @@ async fn read(client: &mut Client, counter: &str, freshness: Freshness) -> Resul
         freshness: freshness.into(),
         ..GetCountRequest::default()
     };
-    let deadline = Instant::now() + SETTLED_WITHIN;
+    let began = Instant::now();
     let answer = loop {
         match client.get_count(request.clone()).await {
             Ok(answer) => break answer.into_inner(),
             // It says nothing of the count, and something is wrong only if it stays so.
-            Err(status) if may_pass(&status) && Instant::now() < deadline => {}
+            Err(status) if may_pass(&status) && began.elapsed() < SETTLED_WITHIN => {}
             Err(status) => return Err(status.into()),
         }
-        tokio::task::yield_now().await;
+        SystemClock.sleep(next_poll(began)).await;
     };
     if freshness == Freshness::UpToDate && answer.exactness() != Exactness::UpToDate {
         return Err(CheckError::Mismatch(format!("{counter}: asked for UP_TO_DATE, got {:?}", answer.exactness())));

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
+use tallystone::adapters::system::SystemClock;
+use tallystone::ports::Clock as _;
 use tempfile::TempDir;
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
@@ -15,7 +17,7 @@ use super::{CrashTest, Rng, rounds};
 use crate::linear::Recorder;
 use crate::linear::search::check;
 use crate::servers::redis::{Build, RedisServer, RedisSettings, or_skip};
-use crate::support::harness::{Launch, Server};
+use crate::support::harness::{Launch, Server, next_poll};
 use crate::support::powerloss::{Moment, PowerCut};
 
 /// The stories of two servers in a usual run; `--long` tells 100.
@@ -108,7 +110,7 @@ async fn connect_again(told: &Story, member: &Member) -> Client {
     let began = Instant::now();
     while let Err(status) = create_once(&mut client, &told.queue).await {
         assert!(began.elapsed() < BACK_WITHIN, "{status}");
-        tokio::task::yield_now().await;
+        SystemClock.sleep(next_poll(began)).await;
     }
     client
 }

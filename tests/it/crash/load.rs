@@ -31,6 +31,9 @@ const BATCH_MAX: u64 = 12;
 const CALL_WITHIN: Duration = Duration::from_secs(20);
 /// The pause of a worker whose servers are away and that waits for them.
 const AWAY_PAUSE: Duration = Duration::from_secs(1);
+/// What a worker waits from one add to the next during a fault that may last. At full speed the processors would be busy with adds,
+/// and a Cassandra node that comes back would wait for them.
+const FAULT_PAUSE: Duration = Duration::from_millis(20);
 /// What anything may take on a busy machine.
 const MORE_WITHIN: Duration = Duration::from_secs(120);
 
@@ -192,6 +195,12 @@ impl Load {
         &self.plan
     }
 
+    /// What a worker waits before its next add: nothing until the fault begins.
+    fn pause(&self) -> Duration {
+        let may_last = self.plan.when_gone == WhenGone::Wait && self.acknowledged() >= self.plan.acknowledgements;
+        if may_last { FAULT_PAUSE } else { Duration::ZERO }
+    }
+
     /// Whether the workers are to end.
     pub fn is_over(&self) -> bool {
         let enough = self.plan.acknowledgements.saturating_add(self.plan.then);
@@ -269,8 +278,9 @@ impl Worker {
                 if load.is_over() || is_gone && load.plan.when_gone == WhenGone::End {
                     return noted;
                 }
-                if is_gone {
-                    let _ = tokio::time::timeout(AWAY_PAUSE, std::future::pending::<()>()).await;
+                let pause = if is_gone { AWAY_PAUSE } else { load.pause() };
+                if !pause.is_zero() {
+                    let _ = tokio::time::timeout(pause, std::future::pending::<()>()).await;
                 }
             }
         }

@@ -15,7 +15,7 @@ use tallystone::adapters::memcached::{Cluster, Options};
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::Timestamp;
 use tallystone::domain::counter::{Counter, CounterName, EventId, EventKey, NamespaceId};
-use tallystone::ports::{EffectOutcome, FastAdd, FastAddOutcome, FastCounts, StoreError, StoreErrorKind};
+use tallystone::ports::{Clock as _, EffectOutcome, FastAdd, FastAddOutcome, FastCounts, StoreError, StoreErrorKind};
 use tempfile::TempDir;
 
 use crate::servers::Memcached;
@@ -25,6 +25,8 @@ use crate::support::yardstick::Yardstick;
 
 /// How long anything may take to come back on a busy machine.
 const BACK_WITHIN: Duration = Duration::from_secs(60);
+/// The pause between two looks at one that is away.
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 /// A time limit that a test can wait out, and that a busy machine keeps.
 const TIMEOUT: Duration = Duration::from_secs(1);
 
@@ -57,7 +59,7 @@ async fn add_until_applied(cluster: &Cluster) -> (i64, i64) {
             Err(error) => {
                 unknown += i64::from(error.outcome == EffectOutcome::Unknown);
                 assert!(Instant::now() < deadline, "it does not come back: {error}: {:?}", error.source);
-                tokio::task::yield_now().await;
+                SystemClock.sleep(LOOK_EVERY).await;
             }
         }
     }
@@ -140,7 +142,7 @@ async fn adds_that_wait_for_a_memcached_that_falls_silent_are_told_with_the_firs
             Ok(value) => break value.expect("it was there"),
             Err(error) => assert!(Instant::now() < deadline, "it does not come back: {error}"),
         }
-        tokio::task::yield_now().await;
+        SystemClock.sleep(LOOK_EVERY).await;
     };
     for (place, told) in (1..=60).zip(told) {
         let error = told.expect_err("nobody answers");
@@ -311,7 +313,7 @@ async fn a_remembered_token_counts_at_most_once_whatever_is_lost() {
         while outcomes.last().is_some_and(Result::is_err) {
             assert!(Instant::now() < deadline, "it does not come back");
             outcomes.push(cluster.add(&views(), token(n)).await);
-            tokio::task::yield_now().await;
+            SystemClock.sleep(LOOK_EVERY).await;
         }
         certain += i64::from(matches!(outcomes[0], Ok(FastAddOutcome::Applied(_))));
         let again = cluster.add(&views(), token(n)).await.expect("an add");

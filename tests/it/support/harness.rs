@@ -25,7 +25,9 @@ pub const PATIENCE: Duration = Duration::from_secs(60);
 pub const DEADLINE: (&str, &str) = ("grpc-timeout", "60S");
 /// How long one plain HTTP call may take. A server that gives it up at its deadline still has its say.
 const CALL_WITHIN: Duration = Duration::from_secs(90);
+/// How soon what is polled is asked again at first, and at last. Each look costs both sides, and what takes long is seen soon enough.
 const POLL_EVERY: Duration = Duration::from_millis(5);
+const POLL_EVERY_AT_LAST: Duration = Duration::from_millis(100);
 /// The lines of a server's output that are kept for messages.
 const LINES_KEPT: usize = 400;
 
@@ -122,13 +124,13 @@ impl Launch {
     /// Starts it and waits until it is ready. On a machine that stands still for seconds an engine may not answer in time. The
     /// server then ends as unavailable, and is started again, as supervisors do.
     pub fn start(mut self) -> Server {
-        let deadline = Instant::now() + READY_WITHIN;
+        let began = Instant::now();
         loop {
             let (status, printed) = match self.attempt() {
                 Ok(server) => return server,
                 Err(ended) => ended,
             };
-            let may_come = status.code() == Some(UNAVAILABLE) && Instant::now() < deadline;
+            let may_come = status.code() == Some(UNAVAILABLE) && began.elapsed() < READY_WITHIN;
             let data = self.data.display();
             assert!(may_come, "the server on {data} ended with {status} before it was ready:\n{printed}");
         }
@@ -157,7 +159,7 @@ impl Launch {
             printed.follow(child.stderr.take().expect("stderr is piped")),
         ];
         let mut server = Server { child, address: SocketAddr::from(([127, 0, 0, 1], 0)), printed, readers };
-        let deadline = Instant::now() + READY_WITHIN;
+        let began = Instant::now();
         loop {
             if let Some(address) = server.printed.address() {
                 server.address = address;
@@ -173,8 +175,8 @@ impl Launch {
                 server.hear_out();
                 return Err((status, server.printed()));
             }
-            assert!(Instant::now() < deadline, "not ready within {READY_WITHIN:?}:\n{}", server.printed());
-            thread::sleep(POLL_EVERY);
+            assert!(began.elapsed() < READY_WITHIN, "not ready within {READY_WITHIN:?}:\n{}", server.printed());
+            thread::sleep(next_poll(began));
         }
     }
 }
@@ -188,18 +190,23 @@ impl Drop for EndsWith<'_> {
     }
 }
 
-/// Asks again and again until the answer is yes or the time is over; says which.
+/// Asks again and again until the answer is yes or the time is over; says which. The longer it takes, the less often it asks.
 pub fn eventually(within: Duration, mut is_so: impl FnMut() -> bool) -> bool {
-    let deadline = Instant::now() + within;
+    let began = Instant::now();
     loop {
         if is_so() {
             return true;
         }
-        if Instant::now() >= deadline {
+        if began.elapsed() >= within {
             return false;
         }
-        thread::sleep(POLL_EVERY);
+        thread::sleep(next_poll(began));
     }
+}
+
+/// The pause before the next look of one who has looked since a time.
+pub fn next_poll(since: Instant) -> Duration {
+    (since.elapsed() / 16).clamp(POLL_EVERY, POLL_EVERY_AT_LAST)
 }
 
 impl Server {
