@@ -127,6 +127,8 @@ fn a_redis_that_became_a_replica_is_named_with_what_to_do_until_it_is_a_primary_
         let Some(pair) = or_skip(ReplicaPair::start(build, &RedisSettings::default())) else { continue };
         println!("on {}", build.name());
         let server = with_a_message(&pair.primary);
+        // A replica that is promoted before it has the catalog has lost it, which is another trouble.
+        assert!(eventually(BACK_WITHIN, || pair.primary.replicas_are_in_step()), "the replica gets everything");
         pair.replica.cli(&["REPLICAOF", "NO", "ONE"]);
         pair.primary.cli(&["REPLICAOF", "127.0.0.1", &pair.replica.address().port().to_string()]);
         let address = pair.primary.address().to_string();
