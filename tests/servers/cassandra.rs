@@ -248,7 +248,7 @@ fn java_arguments(settings: &Settings, jars: &Path) -> Vec<String> {
         "-XX:-RestrictContended",
         "-Djdk.attach.allowAttachSelf=true",
         "-Dcassandra-foreground=yes",
-        // By default it wakes up each 2 ms to read its clock, which is a tenth of what an idle node takes.
+        // By default it wakes up each 2 ms to read its clock: 17 of the 85 s of processors of a node that had little else to do.
         "-Dcassandra.approximate_time_precision_ms=50",
         "-Dcassandra.ring_delay_ms=1000",
         "-Dcassandra.skip_wait_for_gossip_to_settle=0",
