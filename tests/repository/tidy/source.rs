@@ -79,6 +79,10 @@ impl Source {
 impl Mention {
     /// Whether the path holds these segments one after the other.
     pub fn names(&self, segments: &str) -> bool {
+        // Spares all but a few of some millions of calls the lists below.
+        if !self.text.contains(segments) {
+            return false;
+        }
         let wanted: Vec<&str> = segments.split("::").collect();
         let have: Vec<&str> = self.text.split("::").collect();
         have.windows(wanted.len()).any(|window| window == wanted)
