@@ -5,9 +5,13 @@
 //! shard has stored.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZero;
+use std::panic::resume_unwind;
 use std::path::Path;
+use std::thread::available_parallelism;
 
 use hashbrown::{HashMap, HashSet};
+use parking_lot::Mutex;
 
 use super::key::{self, PageTag};
 use super::keyspaces::{DedupeKeyspaces, QueueKeyspaces};
@@ -25,6 +29,7 @@ use tallystone_adapters::codec::queues::settings::{QueueRow, decode_header, deco
 use tallystone_adapters::codec::queues::stubs::decode_stub_page;
 use tallystone_adapters::codec::queues::{decode_answer, decode_message};
 use tallystone_domain::queue::messages::id_hash::IdKey;
+use tallystone_domain::queue::shard::Shard;
 use tallystone_domain::queue::shard::restore::{ShardHeader, ShardRestoreError, ShardRestorer};
 use tallystone_domain::queue::{QueueId, Settings, ShardId};
 use tallystone_ports::ScanOrder;
@@ -71,9 +76,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
         counts(&spaces, &mut shards)?;
         heads(&spaces, &mut table, &mut shards, &deleted)?;
         kept_answers(&table, &mut shards)?;
-        for (shard, parts) in shards {
-            let mut core = parts.finish().map_err(|why| QueueRecoveryError::Parts { shard, why })?;
-            core.shed_heads();
+        for (shard, core) in finish(shards)? {
             table.counted_values += core.tally().own_values();
             table.add([(shard, LoadedShard::new(core))]);
         }
@@ -263,9 +266,8 @@ fn stubs(
         }
         match shards.get_mut(&shard) {
             Some(parts) if !deleted.contains(&shard) && !parts.has_shapes() => {
-                for stub in decode_stub_page(shard.number, page, &value)? {
-                    parts.stub(&stub).map_err(|why| QueueRecoveryError::Parts { shard, why })?;
-                }
+                let stubs = decode_stub_page(shard.number, page, &value)?;
+                parts.stubs(&stubs).map_err(|why| QueueRecoveryError::Parts { shard, why })?;
             }
             Some(_) | None => drop(by_heads.insert((shard, page))),
         }
@@ -278,6 +280,25 @@ fn stubs(
         }
     }
     Ok(())
+}
+
+/// Builds the indexes of the shards, on all cores, because nothing else runs during a start.
+fn finish(shards: ShardRestorers) -> Result<Vec<(ShardId, Shard)>, QueueRecoveryError> {
+    let workers = available_parallelism().map_or(1, NonZero::get).min(shards.len());
+    let (left, finished) = (Mutex::new(shards.into_iter()), Mutex::new(Vec::new()));
+    let work = || -> Result<(), QueueRecoveryError> {
+        loop {
+            let Some((shard, parts)) = left.lock().next() else { return Ok(()) };
+            let mut core = parts.finish().map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+            core.shed_heads();
+            finished.lock().push((shard, core));
+        }
+    };
+    std::thread::scope(|scope| {
+        let started: Vec<_> = (0..workers).map(|_| scope.spawn(work)).collect();
+        started.into_iter().try_for_each(|worker| worker.join().unwrap_or_else(|panic| resume_unwind(panic)))
+    })?;
+    Ok(finished.into_inner())
 }
 
 fn kept_answers(table: &ShardTable, shards: &mut ShardRestorers) -> Result<(), QueueRecoveryError> {

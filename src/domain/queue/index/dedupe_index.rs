@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::limits::{DEDUPE_BUCKET, DEDUPE_RECORD_BYTES};
 use crate::queue::allocation::in_shuffled_tree;
 use crate::queue::index::memory_count::MemoryCount;
-use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences};
+use crate::queue::index::sequence_pages::{MessagesBySequence, Sequences, place};
 use crate::queue::index::stubs::Stub;
 use crate::queue::messages::first_response::FirstResponse;
 use crate::queue::messages::id_hash::{IdHash, IdKey};
@@ -143,11 +143,22 @@ impl DedupeIndex {
     pub fn restore_living(&mut self, messages: &MessagesBySequence) {
         let heads = messages.iter().filter_map(|head| Some((head.key.sequence, head.token_time.get()?)));
         let stubs = messages.stubs().filter_map(|stub| Some((stub.key.sequence, stub.token_time?)));
+        // Neighbours nearly always lie in one page and one bucket: the mask of such neighbours is tracked at once.
+        let mut run: Option<(Timestamp, u64, u64)> = None;
         for (sequence, time) in heads.chain(stubs) {
-            if !self.is_dropped(sequence, time) {
-                self.track(sequence, time);
+            if self.is_dropped(sequence, time) {
+                continue;
+            }
+            let (start, (page, bit)) = (time.floor_to(DEDUPE_BUCKET), place(sequence));
+            match &mut run {
+                Some((of, number, mask)) if (*of, *number) == (start, page) => *mask |= bit,
+                Some(_) | None => {
+                    let ended = run.replace((start, page, bit));
+                    ended.into_iter().for_each(|(start, page, mask)| self.track(start, page, mask));
+                }
             }
         }
+        run.into_iter().for_each(|(start, page, mask)| self.track(start, page, mask));
     }
 
     /// Returns whether the reply of which a message is the record is dropped already. O(1).
@@ -156,12 +167,13 @@ impl DedupeIndex {
         self.floor.is_some_and(|floor| time < floor) || self.untracked.iter().any(is_untracked)
     }
 
-    fn track(&mut self, sequence: u64, time: Timestamp) {
-        let bucket = self.buckets.entry(time.floor_to(DEDUPE_BUCKET)).or_default();
+    /// Tracks the replies of messages: the mask of a page, with tokens of the bucket that starts at a time.
+    fn track(&mut self, start: Timestamp, page: u64, mask: u64) {
+        let bucket = self.buckets.entry(start).or_default();
         let before = bucket.memory_bytes();
-        let is_new = bucket.living.insert(sequence);
+        let new = bucket.living.insert_mask(page, mask);
         self.memory.replace(before, bucket.memory_bytes());
-        self.bytes += usize::from(is_new) * DEDUPE_RECORD_BYTES;
+        self.bytes += new * DEDUPE_RECORD_BYTES;
     }
 
     /// Returns whether replies to tokens of this time may have been dropped. O(1).
@@ -249,7 +261,8 @@ impl DedupeIndex {
         {
             self.drop_first();
         }
-        self.track(sequence, time);
+        let (page, bit) = place(sequence);
+        self.track(own, page, bit);
     }
 
     /// Drops the buckets whose tokens are all older than the window. Returns whether there were any. O(1) amortized for each

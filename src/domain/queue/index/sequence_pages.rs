@@ -18,7 +18,7 @@ use crate::time::Timestamp;
 const PAGE: u64 = 64;
 
 /// Returns the page of a sequence, and its bit in the page's mask.
-fn place(sequence: u64) -> (u64, u64) {
+pub const fn place(sequence: u64) -> (u64, u64) {
     (sequence / PAGE, 1 << (sequence % PAGE))
 }
 
@@ -60,11 +60,19 @@ impl Sequences {
     /// Adds a sequence; returns whether it is new. O(log n).
     pub fn insert(&mut self, sequence: u64) -> bool {
         let (page, bit) = place(sequence);
-        let mask = self.pages.entry(page).or_default();
-        let is_new = *mask & bit == 0;
-        *mask |= bit;
-        self.count += usize::from(is_new);
-        is_new
+        self.insert_mask(page, bit) == 1
+    }
+
+    /// Adds the sequences of a page's mask; returns how many are new. O(log n).
+    pub fn insert_mask(&mut self, page: u64, mask: u64) -> usize {
+        if mask == 0 {
+            return 0;
+        }
+        let held = self.pages.entry(page).or_default();
+        let new = (mask & !*held).count_ones() as usize;
+        *held |= mask;
+        self.count += new;
+        new
     }
 
     /// Removes a sequence; returns whether it existed. O(log n).
@@ -137,6 +145,15 @@ impl MessagePage {
     fn stub_bytes(&self) -> usize {
         self.over.as_ref().map_or(0, |over| over.memory_bytes())
     }
+}
+
+/// Why a stub is not added to its page.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum StubMisfit {
+    /// Its sequence has a head or a stub already.
+    Twice(u64),
+    /// It differs too much from the others of its page.
+    Unfit(u64),
 }
 
 /// A head that is changed. Its memory is counted anew when it is dropped.
@@ -270,22 +287,36 @@ impl MessagesBySequence {
 
     /// Adds the stub of a sequence that has neither head nor stub; returns whether it fits into the page. O(log n + 64).
     pub fn insert_stub(&mut self, stub: &Stub) -> bool {
-        let (number, bit) = place(stub.key.sequence);
+        self.insert_stubs(page_of(stub.key.sequence), std::slice::from_ref(stub)).is_ok()
+    }
+
+    /// Adds stubs of one page; the error names the first that is not added. O(log n + 64), and 64 more for each that does not
+    /// come in the order of sequences.
+    pub fn insert_stubs(&mut self, number: u64, stubs: &[Stub]) -> Result<(), StubMisfit> {
+        let Some(first) = stubs.first() else { return Ok(()) };
         let page = self.pages.entry(number).or_default();
-        let (before, bytes) = (page.first_end(), page.stub_bytes());
-        let over = page.over.get_or_insert_with(|| Box::new(StubPage::new(stub)));
-        let fits = over.insert(bit, stub);
+        let (before, bytes, count) = (page.first_end(), page.stub_bytes(), page.over().count_ones());
+        let heads = page.held;
+        let over = page.over.get_or_insert_with(|| Box::new(StubPage::new(first)));
+        let add = |stub: &Stub| {
+            let (_, bit) = place(stub.key.sequence);
+            match (heads | over.held()) & bit != 0 {
+                true => Err(StubMisfit::Twice(stub.key.sequence)),
+                false => over.insert(bit, stub).then_some(()).ok_or(StubMisfit::Unfit(stub.key.sequence)),
+            }
+        };
+        let added = stubs.iter().try_for_each(add);
         if over.held() == 0 {
             page.over = None;
         }
         self.stub_bytes.replace(bytes, page.stub_bytes());
+        self.stubs += (page.over().count_ones() - count) as usize;
         let after = page.first_end();
         if page.held | page.over() == 0 {
             self.pages.remove(&number);
         }
-        self.stubs += usize::from(fits);
         self.move_end(number, before, after);
-        fits
+        added
     }
 
     /// Removes a stub. O(log n + 64).
@@ -369,8 +400,7 @@ impl MessagesBySequence {
 
     /// Iterates over all stubs, by sequence.
     pub fn stubs(&self) -> impl Iterator<Item = Stub> {
-        let pages = self.pages.iter().filter_map(|(number, page)| Some((*number, page.over.as_ref()?)));
-        pages.flat_map(|(number, over)| {
+        self.stub_pages().flat_map(|(number, over)| {
             of_mask(number, over.held()).filter_map(|sequence| over.get(sequence, place(sequence).1))
         })
     }
@@ -381,6 +411,11 @@ impl MessagesBySequence {
         over.into_iter().flat_map(move |over| {
             of_mask(number, over.held()).filter_map(|sequence| over.get(sequence, place(sequence).1))
         })
+    }
+
+    /// Iterates over the pages of stubs with their numbers.
+    pub fn stub_pages(&self) -> impl Iterator<Item = (u64, &StubPage)> {
+        self.pages.iter().filter_map(|(number, page)| Some((*number, page.over.as_deref()?)))
     }
 
     /// Counts the stubs of a page. O(log n).

@@ -76,7 +76,13 @@ impl ShardIndex {
             index.enter_counts(message);
             index.refresh_lanes(message);
         }
-        messages.stubs().for_each(|stub| index.enter_stub(&stub));
+        for (number, page) in messages.stub_pages() {
+            for state in MessageState::ALL {
+                let mask = page.in_state(state);
+                index.by_state[state as usize].insert_mask(number, mask);
+                page.payload_bytes(mask).for_each(|bytes| index.totals.add(state, bytes));
+            }
+        }
         index
     }
 
@@ -121,12 +127,6 @@ impl ShardIndex {
                 shape.enter(set, message, kind);
             }
         }
-    }
-
-    /// Adds a message that is a stub from the start. Shapes do not count it: its metadata are not known.
-    pub fn enter_stub(&mut self, stub: &Stub) {
-        self.by_state[stub.state as usize].insert(stub.key.sequence);
-        self.totals.add(stub.state, stub.payload_bytes);
     }
 
     /// Removes a message that is a stub, of a queue without shapes.

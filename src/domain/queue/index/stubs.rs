@@ -164,6 +164,22 @@ impl StubPage {
         self.held
     }
 
+    /// The mask of those in a state in which messages are over.
+    pub fn in_state(&self, state: MessageState) -> u64 {
+        match state {
+            MessageState::Errored => self.held & self.errored,
+            MessageState::Canceled => self.held & self.canceled,
+            MessageState::Completed => self.held & !(self.errored | self.canceled),
+            MessageState::Invisible | MessageState::Pending | MessageState::Running => 0,
+        }
+    }
+
+    /// The bytes of the payloads of those in a mask.
+    pub fn payload_bytes(&self, mask: u64) -> impl Iterator<Item = u32> {
+        let rows = (0..u64::BITS).map(|place| 1 << place).filter(|bit| self.held & bit != 0).zip(&self.rows);
+        rows.filter(move |(bit, _)| mask & bit != 0).map(|(_, row)| u32::from(row.payload_bytes))
+    }
+
     /// The bytes of the page.
     pub fn memory_bytes(&self) -> usize {
         allocated(size_of::<Self>()) + on_heap(self.rows.capacity() * size_of::<StubRow>())
@@ -225,7 +241,10 @@ impl StubPage {
             None => (0, NO_TOKEN),
             Some(time) => {
                 let start = time.floor_to(DEDUPE_BUCKET);
-                let bucket = self.count_from(start).then(|| buckets_between(self.first_bucket, start)).flatten();
+                // Nearly always the buckets of a page are counted from one that suits this row too.
+                let counted =
+                    |page: &Self| buckets_between(page.first_bucket, start).filter(|_| start >= page.first_bucket);
+                let bucket = counted(self).or_else(|| self.count_from(start).then(|| counted(self)).flatten());
                 (bucket?, u32::try_from(time.since(start).as_micros()).ok()?)
             }
         };

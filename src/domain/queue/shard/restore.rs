@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use crate::queue::counter_names::CountedValue;
 use crate::queue::index::dedupe_index::{DedupeIndex, DedupeRecord, Untracked};
 use crate::queue::index::id_index::IdIndex;
+use crate::queue::index::sequence_pages::{StubMisfit, page_of};
 use crate::queue::index::shard_index::ShardIndex;
 use crate::queue::index::stubs::Stub;
 use crate::queue::messages::id_hash::IdKey;
@@ -243,19 +244,24 @@ impl ShardRestorer {
         self.limits.insert(value, limit);
     }
 
-    /// Adds a message that is over without its head. O(log n + 64), cheapest in the order of sequences.
-    pub fn stub(&mut self, stub: &Stub) -> Result<(), ShardRestoreError> {
-        let MessageKey { shard, epoch, sequence } = stub.key;
-        if shard != self.shard.number || epoch > self.shard.epoch {
-            return Err(ShardRestoreError::Foreign(sequence));
+    /// Adds messages that are over without their heads. O(log n + 64) for those of a page that come one after the other.
+    pub fn stubs(&mut self, stubs: &[Stub]) -> Result<(), ShardRestoreError> {
+        for Stub { key: MessageKey { shard, epoch, sequence }, .. } in stubs {
+            if *shard != self.shard.number || *epoch > self.shard.epoch {
+                return Err(ShardRestoreError::Foreign(*sequence));
+            }
+            if *sequence == 0 || *sequence > self.shard.sequence {
+                return Err(ShardRestoreError::Beyond(*sequence));
+            }
         }
-        if sequence == 0 || sequence > self.shard.sequence {
-            return Err(ShardRestoreError::Beyond(sequence));
+        let page = |stub: &Stub| page_of(stub.key.sequence);
+        for stubs in stubs.chunk_by(|one, other| page(one) == page(other)) {
+            self.shard.messages.insert_stubs(page(&stubs[0]), stubs).map_err(|misfit| match misfit {
+                StubMisfit::Twice(sequence) => ShardRestoreError::Twice(sequence),
+                StubMisfit::Unfit(sequence) => ShardRestoreError::Unfit(sequence),
+            })?;
         }
-        if self.shard.has_message(sequence) {
-            return Err(ShardRestoreError::Twice(sequence));
-        }
-        if self.shard.messages.insert_stub(stub) { Ok(()) } else { Err(ShardRestoreError::Unfit(sequence)) }
+        Ok(())
     }
 
     /// Whether the queue has declared shapes, which count messages by their metadata.

@@ -91,11 +91,11 @@ impl Stored {
         let (settings, version) = self.settings.clone();
         let restoring = ShardRestorer::new(self.header.clone(), settings, version)?;
         let mut restoring = restoring.with_stubs(IdKey::default());
-        for (sequence, head) in &self.heads {
-            match stubs.get(sequence) {
-                Some(stub) => restoring.stub(stub)?,
-                None => restoring.message(head.clone())?,
-            }
+        let over: Vec<Stub> =
+            stubs.values().filter(|stub| self.heads.contains_key(&stub.key.sequence)).copied().collect();
+        restoring.stubs(&over)?;
+        for head in self.heads.values().filter(|head| !stubs.contains_key(&head.key.sequence)) {
+            restoring.message(head.clone())?;
         }
         self.finish(restoring)
     }
