@@ -97,7 +97,8 @@ pub trait HistoryStore: Send + Sync + 'static {
     /// Finds the messages that had an id. Cost: O(limit).
     async fn lives(&self, queue: QueueId, id: &MessageId, limit: usize) -> Result<Vec<MessageKey>, StoreError>;
 
-    /// Finds rows by a term. Cost: O(limit + shards).
+    /// Finds rows by a term, newest first. Cost: O(limit + shards); the embedded store also reads the rows of the term in the
+    /// second of `before`.
     async fn find(
         &self,
         queue: QueueShards,

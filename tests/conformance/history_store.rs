@@ -87,6 +87,21 @@ async fn history_store_law_1_rows_may_be_written_again_in_other_batches() {
 }
 
 #[tokio::test]
+async fn history_store_law_1_rows_that_are_written_again_in_other_batches_are_found_once() {
+    on_every_history(async |history| {
+        let row = |n: u64| enqueued(message(0, n), position(n), n as i64, &n.to_string(), "acme");
+        let rows: Vec<HistoryRow> = (1..=9).map(row).collect();
+        for part in [&rows[..], &rows[8..], &rows[4..], &rows[..5], &rows[1..9], &rows[..2]] {
+            append(history, vec![batch(shard(0), part.to_vec())]).await;
+            let found = find_all(history, WHOLE, &HistoryTerm::Enqueued).await;
+            let found: Vec<u64> = found.iter().map(|hit| hit.position.position).collect();
+            assert_eq!(found, (1..=9).rev().collect::<Vec<_>>());
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
 async fn history_store_law_2_the_cursor_never_goes_back() {
     on_every_history(async |history| {
         assert_eq!(cursor_of(history, shard(0)).await, None);

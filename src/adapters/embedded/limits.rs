@@ -51,6 +51,8 @@ pub const HISTORY_PERIOD_PARTS: u64 = 16;
 pub const HISTORY_PIECE_BYTES_MAX: usize = 64 * 1024;
 /// The rows of one message that the history keeps in one stored value.
 pub const HISTORY_GROUP_ROWS_MAX: usize = 16;
+/// The rows found by one term that the history keeps in one stored value.
+pub const HISTORY_HITS_MAX: usize = 64;
 /// The attempts to place a row of the history in a period while periods leave.
 pub const HISTORY_PLACEMENTS_MAX: usize = 8;
 /// What messages of queues may take in memory where the memory of the machine is not known, in bytes.

@@ -3,6 +3,7 @@
 use fjall::Slice;
 use hashbrown::HashMap;
 
+use super::hits::{self, HitGroups};
 use super::key;
 use super::periods::{HistoryPeriods, PeriodOf, PlaceError};
 use crate::disk::library::Library;
@@ -74,8 +75,10 @@ pub fn encode(
             piece.push(place(gap.to_time)?, HistoryTable::Lives, key::of_gap(shard.queue, &gap), Vec::new());
         }
         let mut groups: HashMap<RowGroup, Vec<&HistoryRow>> = HashMap::new();
+        let mut hits = HitGroups::default();
         for row in &rows {
             let group = (place(row.transition.at)?, row.transition.key, row.position().epoch);
+            HistoryTerm::of(row).into_iter().for_each(|term| hits.add(group.0, term, hit_of(shard, row)));
             let grouped = groups.entry(group).or_default();
             grouped.push(row);
             if grouped.len() == HISTORY_GROUP_ROWS_MAX {
@@ -86,6 +89,10 @@ pub fn encode(
         for (group, rows) in groups.into_iter().filter(|(_, rows)| !rows.is_empty()) {
             push_group(open_piece(&mut pieces), shard, group, rows);
         }
+        hits.into_pages(|period, term, page| {
+            let (key, value) = hits::encode(shard.queue, term, page);
+            open_piece(&mut pieces).push(period, HistoryTable::Found, key, value);
+        });
         let piece = open_piece(&mut pieces);
         piece.bytes += cursor.register.len();
         piece.cursors.push((shard, cursor));
@@ -121,15 +128,14 @@ fn push_group(piece: &mut HistoryPiece, shard: ShardId, group: RowGroup, mut row
     piece.row_bytes += value.len() as u64;
     piece.push(period, HistoryTable::Rows, key::of_rows(shard.queue, message, epoch, &positions), value);
     for row in rows {
-        let at = row.transition.at;
-        let found = HistoryHit { at, shard: shard.number, position: row.position(), message };
-        for term in HistoryTerm::of(row) {
-            let key = key::of_term(shard.queue, &term, &found);
-            piece.push(period, HistoryTable::Found, key, key::message_value(message));
-        }
         if let Some(enqueued) = &row.enqueued {
-            let key = key::of_life(shard.queue, &enqueued.id, &found);
+            let key = key::of_life(shard.queue, &enqueued.id, &hit_of(shard, row));
             piece.push(period, HistoryTable::Lives, key, key::message_value(message));
         }
     }
+}
+
+fn hit_of(shard: ShardId, row: &HistoryRow) -> HistoryHit {
+    let transition = &row.transition;
+    HistoryHit { at: transition.at, shard: shard.number, position: row.position(), message: transition.key }
 }

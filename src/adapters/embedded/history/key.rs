@@ -5,7 +5,8 @@
 //! history.N.P     i queue u128 text place                         message that was enqueued under an id
 //!                 g queue u128 ~time gap                          a gap; it ends at the time
 //!                 n                                               the newest time of a row or gap in the period
-//! history.F.P     queue u128 term place                           message of a row with a term
+//! history.F.P     queue u128 term place hash u64                  a page of rows with a term, by its newest row: see `hits`.
+//!                                                                 One of a single row has no hash
 //! history.state   c queue u128 shard u32                          cursor of a shard
 //!                 s                                               time from which on no row has left
 //! P               start of a period in microseconds
@@ -27,6 +28,7 @@ use tallystone_domain::queue::messages::message::MessageKey;
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::transition::RowPosition;
 use tallystone_domain::queue::{QueueId, ShardId};
+use tallystone_domain::time::Timestamp;
 
 /// Key of the newest time of a period.
 pub const NEWEST: &[u8] = b"n";
@@ -78,21 +80,16 @@ pub fn lives(queue: QueueId, id: &MessageId) -> KeyRange {
     under(of_id(queue, id))
 }
 
-/// Key of a row with a term.
-pub fn of_term(queue: QueueId, term: &HistoryTerm, row: &HistoryHit) -> Vec<u8> {
-    [term_of(queue, term), place_of(row)].concat()
+/// Key of a page of one row with a term; the begin of the key of a page with more, of which this is the newest.
+pub fn of_hits(queue: QueueId, term: &HistoryTerm, newest: &HistoryHit) -> Vec<u8> {
+    [term_of(queue, term), place_of(newest)].concat()
 }
 
-/// The keys of the rows with a term that lie before a row, newest first.
-pub fn found_before(queue: QueueId, term: &HistoryTerm, before: Option<&HistoryHit>) -> KeyRange {
+/// The keys of the pages whose newest row is not newer than a time, by their newest rows, newest first.
+pub fn hits_until(queue: QueueId, term: &HistoryTerm, until: Timestamp) -> KeyRange {
     let term = term_of(queue, term);
-    match before {
-        Some(before) => {
-            let from = [&term[..], &place_of(before)].concat();
-            (Bound::Excluded(from), end_of(term))
-        }
-        None => under(term),
-    }
+    let from = [&term[..], &to_sortable(until).map(|byte| !byte)].concat();
+    (Bound::Included(from), end_of(term))
 }
 
 /// Decodes the place at the end of a key, and the message of its row.
@@ -106,6 +103,9 @@ pub fn to_found(key: &[u8], message: &[u8]) -> Option<HistoryHit> {
     let message = to_message(shard, message)?;
     rest.is_empty().then(|| HistoryHit { at: from_sortable(*time), shard, position, message })
 }
+
+/// The bytes of the stored form of a message.
+pub const MESSAGE_BYTES: usize = 4 + 8;
 
 /// The stored form of the message of a row.
 pub fn message_value(message: MessageKey) -> Vec<u8> {
@@ -229,7 +229,8 @@ fn end_of(mut prefix: Vec<u8>) -> Bound<Vec<u8>> {
     Bound::Included(prefix)
 }
 
-fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
+/// Appends a number in as many groups of seven bits as it needs, the lowest first.
+pub fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         bytes.push((number & 0x7f) as u8 | 0x80);
         number >>= 7;
@@ -237,10 +238,27 @@ fn push_varint(bytes: &mut Vec<u8>, mut number: u64) {
     bytes.push(number as u8);
 }
 
+/// Takes such a number from the start of the bytes.
+pub fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..u64::BITS).step_by(7) {
+        let (byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        let group = u64::from(byte & 0x7f);
+        if group << shift >> shift != group {
+            return None;
+        }
+        number |= group << shift;
+        if byte & 0x80 == 0 {
+            return Some(number);
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tallystone_domain::Timestamp;
 
     const QUEUE: QueueId = QueueId(7);
 
@@ -252,7 +270,7 @@ mod tests {
     #[test]
     fn keys_of_found_rows_go_from_the_newest_to_the_oldest() {
         let rows = [found(-5, 9, 9), found(0, 0, 7), found(0, 1, 1), found(0, 1, 2), found(i64::MAX, 0, 0)];
-        let keys: Vec<Vec<u8>> = rows.iter().map(|row| of_term(QUEUE, &HistoryTerm::Enqueued, row)).collect();
+        let keys: Vec<Vec<u8>> = rows.iter().map(|row| of_hits(QUEUE, &HistoryTerm::Enqueued, row)).collect();
         assert!(keys.is_sorted_by(|one, next| one > next), "{keys:?}");
         for (row, key) in rows.iter().zip(&keys) {
             assert_eq!(to_found(key, &message_value(row.message)), Some(*row));
@@ -260,6 +278,19 @@ mod tests {
             assert_eq!(to_found(key, b"short"), None);
         }
         assert_eq!(to_found(b"short", b""), None);
+    }
+
+    #[test]
+    fn a_number_is_taken_as_it_was_appended() {
+        for number in (0..64).flat_map(|bit| [(1_u64 << bit) - 1, 1 << bit, u64::MAX >> bit]) {
+            let mut bytes = Vec::new();
+            push_varint(&mut bytes, number);
+            let mut rest = &bytes[..];
+            assert_eq!((take_varint(&mut rest), rest.len()), (Some(number), 0));
+            assert_eq!(take_varint(&mut &bytes[..bytes.len() - 1]), None);
+        }
+        assert_eq!(take_varint(&mut &[&[0xff; 9][..], &[2]].concat()[..]), None, "more than 64 bits");
+        assert_eq!(take_varint(&mut &[0x80; 12][..]), None, "no end");
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! position, so a row that is written again changes nothing.
 
 pub mod entries;
+pub mod hits;
 pub mod key;
 pub mod periods;
 pub mod read;

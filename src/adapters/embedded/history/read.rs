@@ -1,11 +1,11 @@
 //! Reads of the history. A read looks into each live period; see `HISTORY_PERIODS_MAX`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use fjall::Keyspace;
 
-use super::key;
 use super::periods::HistoryPeriods;
+use super::{hits, key};
 use crate::disk::key::KeyRange;
 use crate::disk::read::{RawRow, rows};
 use crate::error::{ReadError, malformed_key};
@@ -90,9 +90,37 @@ pub fn find(
     limit: usize,
 ) -> Result<Vec<HistoryHit>, ReadError> {
     let to = before.map_or(Timestamp::MAX, |before| before.at);
-    let keys = || key::found_before(queue, term, before.as_ref());
-    let keyspaces = periods.newest_first(to).into_iter().map(|period| period.found);
-    collect(keyspaces, keys, limit, found_of)
+    let mut found = Vec::new();
+    for period in periods.newest_first(to) {
+        if found.len() >= limit {
+            break;
+        }
+        let pages = rows(&period.found, key::hits_until(queue, term, hits::span_end(to)), ScanOrder::OldestFirst);
+        found.extend(newest_hits(pages, before, limit - found.len())?.into_iter().rev());
+    }
+    Ok(found)
+}
+
+/// The newest rows of pages that lie before a row. Pages come by their newest rows, newest first, and overlap.
+fn newest_hits(
+    pages: impl Iterator<Item = Result<RawRow, ReadError>>,
+    before: Option<HistoryHit>,
+    limit: usize,
+) -> Result<BTreeSet<HistoryHit>, ReadError> {
+    let place = |hit: &HistoryHit| (hit.at, hit.shard, hit.position);
+    let mut newest = BTreeSet::new();
+    for page in pages {
+        let page = hits_of(&page?)?;
+        let is_older = |oldest: &HistoryHit| page.first().is_some_and(|hit| hit < oldest);
+        if newest.len() >= limit && newest.first().is_some_and(is_older) {
+            break;
+        }
+        newest.extend(page.into_iter().filter(|hit| before.is_none_or(|before| place(hit) < place(&before))));
+        while newest.len() > limit {
+            newest.pop_first();
+        }
+    }
+    Ok(newest)
 }
 
 /// Reads the gaps of a queue, newest first.
@@ -147,6 +175,10 @@ fn rows_of(message: MessageKey, (_, value): &RawRow) -> Result<Vec<HistoryRow>, 
         return Err(CorruptValue::new("transition", "rows of another message").into());
     }
     Ok(found)
+}
+
+fn hits_of((key, value): &RawRow) -> Result<Vec<HistoryHit>, ReadError> {
+    hits::decode(key, value).ok_or_else(|| malformed_key("row of the history", key))
 }
 
 fn found_of((key, value): &RawRow) -> Result<HistoryHit, ReadError> {

@@ -134,6 +134,8 @@ async fn an_append_that_a_kill_cut_off_leaves_no_cursor_and_a_repeat_completes_i
     assert!(pieces.iter().rev().skip(1).all(|piece| piece.cursors.is_empty()));
     let last = pieces.pop().expect("a piece");
     assert_eq!(last.cursors.len(), 1);
+    // Some rows, and nothing that finds them.
+    pieces.truncate(pieces.len() / 2);
     for piece in pieces {
         let command = |answer| StoreCommand::History(HistoryCommand { piece, sync: SyncMode::Yes, answer });
         core.inbox.request("write", command).await.expect("taken");
@@ -145,7 +147,9 @@ async fn an_append_that_a_kill_cut_off_leaves_no_cursor_and_a_repeat_completes_i
     let position = |number| Some(RowPosition { epoch: 1, position: number });
     let cursor = async || history.cursor(SHARD).await.expect("a cursor").map(|cursor| cursor.position);
     assert_eq!(cursor().await, position(1));
-    assert!((100..1_000).contains(&found(&*history).await.len()));
+    let all = history.last(QUEUE, (2..=1_000).map(message).collect()).await.expect("rows");
+    assert!((100..900).contains(&all.iter().flatten().count()));
+    assert!(found(&*history).await.len() < 1_000);
     for _ in 0..2 {
         history.append(vec![batch(rows.clone())]).await.expect("taken");
         assert_eq!(cursor().await, position(1_000));
@@ -272,7 +276,7 @@ async fn a_damaged_row_fails_its_reads_and_no_others() {
     }
     for damaged in [&b"x"[..], b"", &[0; 13]] {
         period.lives.insert(key::of_life(QUEUE, &id(1), &one), damaged).expect("writable");
-        period.found.insert(key::of_term(QUEUE, &HistoryTerm::Enqueued, &one), damaged).expect("writable");
+        period.found.insert(key::of_hits(QUEUE, &HistoryTerm::Enqueued, &one), damaged).expect("writable");
         let lives = history.lives(QUEUE, &id(1), 9).await.expect_err("damaged");
         let find = history.find(WHOLE, &HistoryTerm::Enqueued, None, 9).await.expect_err("damaged");
         assert_eq!((lives.kind, find.kind), (StoreErrorKind::Corrupt, StoreErrorKind::Corrupt), "{damaged:?}");
