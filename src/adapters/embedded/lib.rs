@@ -106,8 +106,8 @@ impl Options {
         }
     }
 
-    /// The same for a process that may take so many bytes of memory: below 4 GiB its memory tables and journals are smaller. Rows
-    /// then go to files more often, which makes more commits wait.
+    /// The same for a process that may take so many bytes of memory: below 4 GiB its memory tables are smaller, below 2 GiB its
+    /// journals too. Rows then go to files more often, which makes more commits wait.
     #[must_use]
     pub fn within_memory(self, memory: u64) -> Self {
         let memtable_bytes = self.memtable_bytes.min(memory / MEMORY_FOR_A_MEMTABLE).max(MEMTABLE_BYTES_MIN);

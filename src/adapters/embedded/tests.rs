@@ -47,7 +47,7 @@ fn a_process_with_little_memory_has_small_tables_and_journals() {
         let Options { memtable_bytes, journal_bytes, .. } = Options::new("data").within_memory(memory);
         (memtable_bytes >> 20, journal_bytes >> 20)
     };
-    let expected = [(2, 64), (4, 64), (8, 128), (16, 256), (16, 256)];
+    let expected = [(2, 64), (4, 64), (8, 128), (16, 128), (16, 128)];
     assert_eq!([512, 1_024, 2_048, 4_096, 65_536].map(|mib| of(mib << 20)), expected);
     assert_eq!(of(0), (2, 64));
 }
