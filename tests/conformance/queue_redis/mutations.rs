@@ -18,7 +18,7 @@ use crate::servers::redis::{Build, or_skip};
 const SEEDS: [u64; 8] = [2, 1, 4, 3, 5, 6, 7, 8];
 
 /// What a mutation breaks, the text that it replaces, and what stands there then.
-const MUTATIONS: [(&str, &str, &str); 32] = [
+const MUTATIONS: [(&str, &str, &str); 33] = [
     (
         "a lease is proved by its epoch alone",
         "return M.lease ~= nil and M.lease.epoch == epoch and M.lease.serial == serial",
@@ -53,6 +53,11 @@ const MUTATIONS: [(&str, &str, &str); 32] = [
         "a new first entry of an index is not noticed",
         "if first == false or first and score < first then",
         "if false then",
+    ),
+    (
+        "a call that only reads changes the header that is kept",
+        "K.raw, K.H = S.raw, H",
+        "K.raw, K.H, H.m1 = S.raw, H, H.m1 + 1",
     ),
     ("what a sweep left of a page waits for the rest of it", "left.due == known.removed", "left.due > 0"),
     ("a finished message loses its priority", "if M.priority ~= floor(M.enqueued_at / 1000) then", "if false then"),

@@ -91,7 +91,9 @@ end
 -- heads has the first score of p, a, d, g, sg and q: false if the index is empty, nil if it has to be read. Who writes to one of
 -- them says so: F.index_add, F.index_remove, or S.heads[name] = nil; for p F.enter_pending in place of F.index_add. Of p and q it
 -- has the first message too: its sequence, and when it arrived, nil if it has to be read.
-local KNOWN, KNOWN_COUNT, KNOWN_MAX = {}, 0, 256
+-- In two generations: once the younger one is full, it takes the place of the other. So a shard that is used now and then is not
+-- forgotten together with all others.
+local KNOWN, KNOWN_BEFORE, KNOWN_COUNT, KNOWN_MAX = {}, {}, 0, 256
 
 -- The keys of a shard by what follows its tag, which is at 1.
 local KEYS = {__index = function(keys, name)
@@ -107,13 +109,19 @@ local function known_of(key)
   local K = KNOWN[key]
   if not K then
     if KNOWN_COUNT == KNOWN_MAX then
-      KNOWN, KNOWN_COUNT = {}, 0
+      KNOWN, KNOWN_BEFORE, KNOWN_COUNT = {}, KNOWN, 0
+    end
+    KNOWN_COUNT = KNOWN_COUNT + 1
+    K = KNOWN_BEFORE[key]
+    if K then
+      KNOWN[key] = K
+      return K
     end
     local tag = sub(key, 1, -2)
     K = {tag = tag, keys = setmetatable({tag}, KEYS), home_key = tag .. 'h%d', bucket_key = tag .. 'i%d', page_key = tag .. 'st%d',
       finished_key = tag .. 'fm%d', shape_key = tag .. 'z%d', raw = false, H = false, heads = false,
       shapes = false, told = false, told_until = false}
-    KNOWN[key], KNOWN_COUNT = K, KNOWN_COUNT + 1
+    KNOWN[key] = K
   end
   return K
 end
@@ -352,7 +360,7 @@ function F.finish()
       F.publish_news(news) -- which never fails
     end
   else
-    K.raw = S.raw
+    K.raw, K.H = S.raw, H -- whatever changes the header also says that it changes something
   end
   return reply
 end

@@ -190,6 +190,6 @@ function F.see(keys, args)
     SEE[what](args)
   end
   S.reply[1] = F.status()
-  S.K.raw = S.raw -- nothing was written, so all that was read is as before
+  S.K.raw, S.K.H = S.raw, S.H -- nothing was written, so all that was read is as before
   return S.reply
 end
