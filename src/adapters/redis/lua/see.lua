@@ -190,6 +190,7 @@ function F.see(keys, args)
     SEE[what](args)
   end
   S.reply[1] = F.status()
-  S.K.raw, S.K.H = S.raw, S.H -- nothing was written, so all that was read is as before
+  -- Nothing was written, so all that was read is as before, but for the header of a call that has raised the epoch.
+  S.K.raw, S.K.H = S.raw, not S.changed and S.H
   return S.reply
 end
