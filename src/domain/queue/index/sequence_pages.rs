@@ -287,19 +287,21 @@ impl MessagesBySequence {
 
     /// Adds the stub of a sequence that has neither head nor stub; returns whether it fits into the page. O(log n + 64).
     pub fn insert_stub(&mut self, stub: &Stub) -> bool {
-        self.insert_stubs(page_of(stub.key.sequence), std::slice::from_ref(stub)).is_ok()
+        self.insert_stubs(std::slice::from_ref(stub)).is_ok()
     }
 
     /// Adds stubs of one page; the error names the first that is not added. O(log n + 64), and 64 more for each that does not
     /// come in the order of sequences.
-    pub fn insert_stubs(&mut self, number: u64, stubs: &[Stub]) -> Result<(), StubMisfit> {
+    pub fn insert_stubs(&mut self, stubs: &[Stub]) -> Result<(), StubMisfit> {
         let Some(first) = stubs.first() else { return Ok(()) };
+        let number = page_of(first.key.sequence);
         let page = self.pages.entry(number).or_default();
         let (before, bytes, count) = (page.first_end(), page.stub_bytes(), page.over().count_ones());
         let heads = page.held;
         let over = page.over.get_or_insert_with(|| Box::new(StubPage::new(first)));
         let add = |stub: &Stub| {
-            let (_, bit) = place(stub.key.sequence);
+            let (of, bit) = place(stub.key.sequence);
+            debug_assert_eq!(of, number, "stubs of one page");
             match (heads | over.held()) & bit != 0 {
                 true => Err(StubMisfit::Twice(stub.key.sequence)),
                 false => over.insert(bit, stub).then_some(()).ok_or(StubMisfit::Unfit(stub.key.sequence)),

@@ -77,7 +77,7 @@ impl ShardIndex {
             index.refresh_lanes(message);
         }
         for (number, page) in messages.stub_pages() {
-            for state in MessageState::ALL {
+            for state in MessageState::ALL.into_iter().filter(|state| state.is_terminal()) {
                 let mask = page.in_state(state);
                 index.by_state[state as usize].insert_mask(number, mask);
                 page.payload_bytes(mask).for_each(|bytes| index.totals.add(state, bytes));

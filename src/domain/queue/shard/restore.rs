@@ -256,7 +256,7 @@ impl ShardRestorer {
         }
         let page = |stub: &Stub| page_of(stub.key.sequence);
         for stubs in stubs.chunk_by(|one, other| page(one) == page(other)) {
-            self.shard.messages.insert_stubs(page(&stubs[0]), stubs).map_err(|misfit| match misfit {
+            self.shard.messages.insert_stubs(stubs).map_err(|misfit| match misfit {
                 StubMisfit::Twice(sequence) => ShardRestoreError::Twice(sequence),
                 StubMisfit::Unfit(sequence) => ShardRestoreError::Unfit(sequence),
             })?;
