@@ -84,13 +84,13 @@ impl StepSources {
                 self.go_back(&mut kept.run, page.through).await?;
                 continue;
             }
-            let (run, taken, has_more) = self.take(kept.run.clone(), &page, keeps_history);
+            let age = page.rows.first().map_or(Duration::ZERO, |row| page.at.since(row.transition.at));
+            let (run, taken, has_more) = self.take(kept.run.clone(), page, keeps_history);
             let has_gaps = taken.iter().any(|(taken, _)| !taken.gaps.is_empty());
             if has_gaps && let Some(ahead) = self.cursor_beyond(&kept.run).await? {
                 kept.run = ahead;
                 continue;
             }
-            let age = page.rows.first().map_or(Duration::ZERO, |row| page.at.since(row.transition.at));
             let mut batches = Vec::new();
             for (taken, cursor) in taken {
                 findings.extend(taken.findings);
@@ -106,25 +106,29 @@ impl StepSources {
     fn take(
         &self,
         mut run: ShardRun,
-        page: &OutboxPage,
+        page: OutboxPage,
         keeps_history: bool,
     ) -> (ShardRun, Vec<(TakenRows, Option<HistoryCursor>)>, bool) {
         let has_more = page.rows.len() >= OUTBOX_PAGE_ROWS_MAX;
         // A queue without history has no rows by intention, and a deleted one has no position.
         let end = if has_more || !keeps_history { PageEnd::Open } else { PageEnd::Missing(page.through, page.at) };
-        let mut parts: Vec<Vec<HistoryRow>> = page.rows.chunks(HISTORY_BATCH_ROWS_MAX).map(<[_]>::to_vec).collect();
-        let last = parts.pop().unwrap_or_default();
-        let parts = parts.into_iter().map(|rows| (rows, PageEnd::Open)).chain([(last, end)]);
+        let mut rows = page.rows;
         let mut taken = Vec::new();
-        for (rows, end) in parts {
+        loop {
+            // Mostly there is nothing to split off, and no row is copied.
+            let rest = (rows.len() > HISTORY_BATCH_ROWS_MAX).then(|| rows.split_off(HISTORY_BATCH_ROWS_MAX));
+            let end = if rest.is_some() { PageEnd::Open } else { end };
             let before = run.cursor;
             let part = run.take(rows, end);
             let changes = run.cursor != before || !part.gaps.is_empty();
             let cursor =
                 changes.then(|| HistoryCursor { position: run.cursor, register: self.registers.encode(&run.register) });
             taken.push((part, cursor));
+            match rest {
+                Some(rest) => rows = rest,
+                None => return (run, taken, has_more),
+            }
         }
-        (run, taken, has_more)
     }
 
     /// Begins with the cursor of the history.
