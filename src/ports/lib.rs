@@ -67,7 +67,7 @@ pub use operation_directory::{
     OperationAuthor, OperationDirectory, OperationEnd, OperationOutcome, OperationPlace, OperationRow,
 };
 pub use queue_catalog::{QueueCatalog, QueueChange, QueueDeletion, QueueRecord, QueueRequest};
-pub use queue_memory::QueueMemory;
+pub use queue_memory::{MemoryLimit, QueueMemory};
 pub use queue_store::{
     CreatedQueue, FilteredDepth, FinishedBodies, IdScope, MessageBody, MessagesAt, OutboxPage, OutboxUsage,
     QueueListener, QueueTime, ShardAnswer, ShardCapabilities, ShardCommand, ShardGlance, ShardOutbox, ShardReader,

@@ -10,6 +10,22 @@ pub struct QueueMemory {
     pub used: ShardMemory,
     /// The bytes beyond which no message is taken.
     pub limit_bytes: u64,
+    /// What gives this bound.
+    pub limited_by: MemoryLimit,
+}
+
+/// What bounds the memory of queues.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryLimit {
+    /// The setting `queues.memory_bytes`.
+    Setting,
+    /// The memory of the whole process, which has less left.
+    Process {
+        /// What the process takes, caches and buffers included.
+        resident_bytes: u64,
+        /// What the machine or its control group has for it.
+        may_take_bytes: u64,
+    },
 }
 
 impl QueueMemory {
@@ -41,7 +57,8 @@ mod tests {
     use super::*;
 
     fn of(stubs: u64, heads: u64) -> QueueMemory {
-        QueueMemory { used: ShardMemory { stubs, heads, ..ShardMemory::default() }, limit_bytes: 1_000 }
+        let used = ShardMemory { stubs, heads, ..ShardMemory::default() };
+        QueueMemory { used, limit_bytes: 1_000, limited_by: MemoryLimit::Setting }
     }
 
     #[test]

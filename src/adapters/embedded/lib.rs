@@ -86,6 +86,8 @@ pub struct Options {
     pub history_bytes: u64,
     /// What messages of queues may take in memory. Beyond it, new ones are refused.
     pub queue_memory_bytes: u64,
+    /// What the whole process may take; none if that is not known. Near it, new messages are refused as well.
+    pub process_memory_bytes: Option<u64>,
 }
 
 impl Options {
@@ -103,16 +105,17 @@ impl Options {
             verify_bytes: VERIFY_BYTES_MAX,
             history_bytes: HISTORY_BYTES_DEFAULT,
             queue_memory_bytes: QUEUE_MEMORY_BYTES_DEFAULT,
+            process_memory_bytes: None,
         }
     }
 
-    /// The same for a process that may take so many bytes of memory: below 4 GiB its memory tables are smaller, below 2 GiB its
-    /// journals too. Rows then go to files more often, which makes more commits wait.
+    /// The same for a process that may take so many bytes of memory. Below 4 GiB its memory tables are smaller, and its blocks in
+    /// memory fewer: rows then go to files more often, which makes more commits wait.
     #[must_use]
     pub fn within_memory(self, memory: u64) -> Self {
         let memtable_bytes = self.memtable_bytes.min(memory / MEMORY_FOR_A_MEMTABLE).max(MEMTABLE_BYTES_MIN);
-        let journal_bytes = self.journal_bytes.min(memory / MEMORY_FOR_JOURNALS).max(JOURNAL_BYTES_MIN);
-        Self { memtable_bytes, journal_bytes, ..self }
+        let block_bytes = self.block_bytes.min(memory / MEMORY_FOR_BLOCKS).max(BLOCK_BYTES_MIN);
+        Self { memtable_bytes, block_bytes, process_memory_bytes: Some(memory), ..self }
     }
 }
 
@@ -121,10 +124,10 @@ impl Options {
 const MEMORY_FOR_A_MEMTABLE: u64 = 256;
 /// A table below this makes files of which each read has to look at many.
 const MEMTABLE_BYTES_MIN: u64 = 2 * 1024 * 1024;
-/// What is in journals is in memory tables as well, so they take this part of the memory at most.
-const MEMORY_FOR_JOURNALS: u64 = 16;
-/// The least that the library takes.
-const JOURNAL_BYTES_MIN: u64 = 64 * 1024 * 1024;
+/// Blocks of files take this part of the memory at most.
+const MEMORY_FOR_BLOCKS: u64 = 32;
+/// With less, a read of the history finds the index of a file gone each time.
+const BLOCK_BYTES_MIN: u64 = 8 * 1024 * 1024;
 
 /// How an open store is doing.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -229,7 +232,9 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
             "not all files were checked at the start; reads verify their checksums"
         );
     }
+    tracing::debug!(unread_bytes = verified.bytes_unread, "the files of the store are checked");
     let library = Arc::new(Library::open(manifest, options)?);
+    tracing::debug!("the journals of the store are replayed");
     let unreadable = |error| recover::unreadable(dir, error);
     let last = CommitRow::last(&library).map_err(unreadable)?.map_or(0, |row| row.number);
     if verified.last_commit.is_some_and(|in_journal| in_journal != last) {
@@ -256,8 +261,9 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let writer = writer.map_err(OpenError::library(disk::library::folder(dir)))?;
     let space = || DiskSpaceMonitor::of(dir, options.reserve_bytes);
     let queues = queues::recover::recover(&library, dir)?;
+    tracing::debug!(shards = queues.table.shards.len(), "the queues of the store are in memory");
     let queue_moment = queues.moment;
-    let shared = queues::QueueSharedState::open(&queues, options.queue_memory_bytes).map_err(unreadable)?;
+    let shared = queues::QueueSharedState::open(&queues, options).map_err(unreadable)?;
     let recovered =
         RecoveredStore { slices, series, meta_state, catalog, keys, experiments, rules, queues: shared, history };
     let core = Arc::new(StoreCore::new(library, memory, recovered));

@@ -42,14 +42,14 @@ pub(super) fn small(dir: &Path) -> Options {
 }
 
 #[test]
-fn a_process_with_little_memory_has_small_tables_and_journals() {
+fn a_process_with_little_memory_has_small_tables_and_caches() {
     let of = |memory: u64| {
-        let Options { memtable_bytes, journal_bytes, .. } = Options::new("data").within_memory(memory);
-        (memtable_bytes >> 20, journal_bytes >> 20)
+        let Options { memtable_bytes, block_bytes, .. } = Options::new("data").within_memory(memory);
+        (memtable_bytes >> 20, block_bytes >> 20)
     };
-    let expected = [(2, 64), (4, 64), (8, 128), (16, 128), (16, 128)];
+    let expected = [(2, 16), (4, 32), (8, 64), (16, 64), (16, 64)];
     assert_eq!([512, 1_024, 2_048, 4_096, 65_536].map(|mib| of(mib << 20)), expected);
-    assert_eq!(of(0), (2, 64));
+    assert_eq!(of(0), (2, 8));
 }
 
 pub(super) fn open_small(dir: &Path) -> (Embedded, Stores) {

@@ -18,7 +18,7 @@ use tallystone_domain::queue::shard::memory::MemoryPart;
 use tallystone_engine::queues::Backlog;
 use tallystone_engine::report_right::ReportStanding;
 use tallystone_engine::{DatasetGauges, Engine, FleetGauges};
-use tallystone_ports::{Clock, QueueMemory, StoreDisk, StoreMemory};
+use tallystone_ports::{Clock, MemoryLimit, QueueMemory, StoreDisk, StoreMemory};
 use tallystone_proto::admin::v1 as pb;
 
 /// The parts of a running server.
@@ -197,8 +197,14 @@ fn short_queue_memory(memory: &QueueMemory) -> String {
     let (part, share) = memory.largest_part();
     let name = part.name;
     let then = if memory.is_full() { "new messages are refused" } else { "new messages are refused once all is used" };
+    let limit = match memory.limited_by {
+        MemoryLimit::Setting => "queues.memory_bytes".to_owned(),
+        MemoryLimit::Process { resident_bytes, may_take_bytes } => {
+            format!("the process takes {} of {}", units::size(resident_bytes), units::size(may_take_bytes))
+        }
+    };
     format!(
-        "queues have used {} % of their memory ({} of {}, queues.memory_bytes), {share} % of it for {name}: {then}; \
+        "queues have used {} % of their memory ({} of {}, {limit}), {share} % of it for {name}: {then}; \
          docs/runbook/queue-memory.md says what to do",
         memory.used_percent(),
         units::size(memory.used.total()),

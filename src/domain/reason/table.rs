@@ -255,7 +255,7 @@ reasons! {
     StorageFull => ReasonInfo {
         name: "STORAGE_FULL",
         advice: Some("nothing was applied; send it again once there is room"),
-        help: "The disk of the store is nearly full (storage.reserve_bytes), or the memory of queues: on the embedded engine queues.memory_bytes, on Redis 95 % of its maxmemory. Nothing was applied. The text says which. Free some space, drain or purge queues, or raise the bound; space that is freed counts without a restart.",
+        help: "The disk of the store is nearly full (storage.reserve_bytes), or the memory of queues: on the embedded engine queues.memory_bytes, or less where the whole process nears the memory of its machine or control group, on Redis 95 % of its maxmemory. Nothing was applied. The text says which. Free some space, drain or purge queues, or raise the bound; space that is freed counts without a restart.",
         ..EXHAUSTED
     },
     StoreUnavailable => ReasonInfo {

@@ -94,6 +94,7 @@ impl Committer {
         let mut commands = Vec::new();
         while self.core.inbox.take(&mut commands) {
             self.core.update_disk_space(&self.space);
+            self.core.queues.memory.read_process();
             let mut group = CommitGroup::new(&self.writer, commands.len());
             for command in commands.drain(..) {
                 self.stage_or_run(&mut group, command);

@@ -4,8 +4,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 
+use super::process_memory::ProcessMemory;
 use tallystone_domain::queue::shard::memory::ShardMemory;
-use tallystone_ports::QueueMemory;
+use tallystone_ports::{MemoryLimit, QueueMemory};
 
 /// Below this share of the bound a full memory counts as left behind, so that the log has a line for each time it fills up and
 /// not for each message at the bound.
@@ -15,14 +16,22 @@ const ROOM_AGAIN_PERCENT: u64 = 95;
 #[derive(Debug)]
 pub struct MemoryBound {
     limit_bytes: u64,
+    /// The whole process, where the memory that it may take is known.
+    process: Option<ProcessMemory>,
     used: Mutex<ShardMemory>,
     is_told_full: AtomicBool,
 }
 
 impl MemoryBound {
-    /// A bound in bytes, with what a start has found.
-    pub fn new(limit_bytes: u64, used: ShardMemory) -> Self {
-        Self { limit_bytes, used: Mutex::new(used), is_told_full: AtomicBool::new(false) }
+    /// A bound in bytes, with what a start has found, and what the process may take if that is known.
+    pub fn new(limit_bytes: u64, process_bytes: Option<u64>, used: ShardMemory) -> Self {
+        let process = process_bytes.and_then(ProcessMemory::open);
+        Self { limit_bytes, process, used: Mutex::new(used), is_told_full: AtomicBool::new(false) }
+    }
+
+    /// Reads what the process takes.
+    pub fn read_process(&self) {
+        self.process.iter().for_each(ProcessMemory::read);
     }
 
     /// What is used of the bound.
@@ -30,9 +39,17 @@ impl MemoryBound {
         self.of(*self.used.lock())
     }
 
-    /// The bound with this use of it.
+    /// The bound with this use of it. It is less than the setting where the process has less left.
     pub fn of(&self, used: ShardMemory) -> QueueMemory {
-        QueueMemory { used, limit_bytes: self.limit_bytes }
+        let setting = QueueMemory { used, limit_bytes: self.limit_bytes, limited_by: MemoryLimit::Setting };
+        let Some(process) = &self.process else { return setting };
+        // A bound of 0 would read as none.
+        let limit_bytes = used.total().saturating_add(process.left_bytes()).max(1);
+        if limit_bytes >= self.limit_bytes {
+            return setting;
+        }
+        let (resident_bytes, may_take_bytes) = (process.resident_bytes(), process.may_take_bytes());
+        QueueMemory { used, limit_bytes, limited_by: MemoryLimit::Process { resident_bytes, may_take_bytes } }
     }
 
     /// Publishes what is used, and logs it when it reaches the bound and when there is room again.
@@ -47,7 +64,7 @@ impl MemoryBound {
             self.is_told_full.store(false, Ordering::Relaxed);
             tracing::info!(
                 used_bytes = used.total(),
-                limit_bytes = self.limit_bytes,
+                limit_bytes = memory.limit_bytes,
                 "the memory of queues has room again; new messages are accepted"
             );
         }
@@ -57,15 +74,27 @@ impl MemoryBound {
 /// Why a message is refused at the bound, what takes the memory, and what to change.
 pub fn refusal_text(memory: &QueueMemory) -> String {
     let (part, percent) = memory.largest_part();
-    let bound = match memory.limit_bytes {
-        bytes @ 0..1_024 => format!("{bytes} bytes"),
-        bytes @ 1_024..1_048_576 => format!("{} KiB", bytes >> 10),
-        bytes => format!("{} MiB", bytes >> 20),
-    };
-    let (name, remedy) = (part.name, part.remedy);
-    format!(
-        "queues.memory_bytes is {bound} and all of it is used, {percent} % for {name}; {remedy}, or raise queues.memory_bytes"
-    )
+    let (name, remedy, limit) = (part.name, part.remedy, size(memory.limit_bytes));
+    match memory.limited_by {
+        MemoryLimit::Setting => format!(
+            "queues.memory_bytes is {limit} and all of it is used, {percent} % for {name}; {remedy}, or raise \
+             queues.memory_bytes"
+        ),
+        MemoryLimit::Process { resident_bytes, may_take_bytes } => format!(
+            "this process takes {} of the {} of memory that it may take, {limit} of that for queues, {percent} % of these for \
+             {name}; {remedy}, or give the process more memory",
+            size(resident_bytes),
+            size(may_take_bytes)
+        ),
+    }
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_024 => format!("{bytes} bytes"),
+        1_024..1_048_576 => format!("{} KiB", bytes >> 10),
+        _ => format!("{} MiB", bytes >> 20),
+    }
 }
 
 #[cfg(test)]
@@ -78,24 +107,46 @@ mod tests {
 
     #[test]
     fn it_is_told_once_that_memory_is_full_and_once_that_there_is_room() {
-        let bound = MemoryBound::new(1_000, stubs(10));
+        let bound = MemoryBound::new(1_000, None, stubs(10));
         let mut told = Vec::new();
         for used in [999, 1_000, 990, 1_200, 950, 949, 1_000] {
             bound.publish(stubs(used));
             told.push(bound.is_told_full.load(Ordering::Relaxed));
         }
         assert_eq!(told, [false, true, true, true, true, false, true]);
-        assert_eq!(bound.memory(), QueueMemory { used: stubs(1_000), limit_bytes: 1_000 });
+        let limited_by = MemoryLimit::Setting;
+        assert_eq!(bound.memory(), QueueMemory { used: stubs(1_000), limit_bytes: 1_000, limited_by });
     }
 
     #[test]
     fn a_refusal_names_the_memory_what_takes_it_and_the_settings() {
-        let text = refusal_text(&QueueMemory { used: stubs(1 << 30), limit_bytes: 1 << 30 });
+        let of = |used, limit_bytes| QueueMemory { used, limit_bytes, limited_by: MemoryLimit::Setting };
+        let text = refusal_text(&of(stubs(1 << 30), 1 << 30));
         for part in ["queues.memory_bytes is 1024 MiB", "100 % for finished messages", "retention"] {
             assert!(text.contains(part), "{part}: {text}");
         }
         let answers = ShardMemory { answers: 9, ..stubs(1) };
-        let text = refusal_text(&QueueMemory { used: answers, limit_bytes: 1 });
+        let text = refusal_text(&of(answers, 1));
         assert!(text.contains("shorten dedupe_window; they leave") && !text.contains("purge"), "{text}");
+    }
+
+    #[test]
+    fn a_process_that_has_less_left_bounds_the_queues_and_says_so() {
+        let bound = |process_bytes| MemoryBound::new(1 << 40, process_bytes, stubs(0));
+        let text = refusal_text(&bound(Some(1 << 20)).of(stubs(2 << 20)));
+        for part in
+            ["this process takes", " of the 1 MiB of memory", "2 MiB of that for queues, 100 % of these", "retention"]
+        {
+            assert!(text.contains(part), "{part}: {text}");
+        }
+        let full = bound(Some(1 << 20)).of(stubs(7));
+        assert!(full.is_full() && full.limit_bytes == 7, "{full:?}");
+        let roomy = bound(Some(1 << 30)).of(stubs(7));
+        let MemoryLimit::Process { resident_bytes, may_take_bytes } = roomy.limited_by else { panic!("{roomy:?}") };
+        assert!(!roomy.is_full() && may_take_bytes == 1 << 30, "{roomy:?}");
+        assert_eq!(roomy.limit_bytes, 7 + (1 << 30) / 8 * 7 - resident_bytes);
+        for unbounded in [None, Some(1 << 50)] {
+            assert_eq!(bound(unbounded).of(stubs(7)).limited_by, MemoryLimit::Setting);
+        }
     }
 }

@@ -5,6 +5,7 @@ pub mod key;
 pub mod keyspaces;
 pub mod memory_bound;
 pub mod outboxes;
+pub mod process_memory;
 pub mod recover;
 pub mod shard_table;
 pub mod staged_changes;
@@ -18,6 +19,7 @@ use std::sync::atomic::AtomicU64;
 
 use parking_lot::{Mutex, RwLock};
 
+use super::Options;
 use super::error::ReadError;
 use catalog::QueueCatalogIndex;
 use keyspaces::QueueKeyspaces;
@@ -41,10 +43,10 @@ pub struct QueueSharedState {
 
 impl QueueSharedState {
     /// Builds the state from the queues recovered at startup.
-    pub fn open(found: &RecoveredQueues, memory_bytes: u64) -> Result<Self, ReadError> {
+    pub fn open(found: &RecoveredQueues, options: &Options) -> Result<Self, ReadError> {
         let catalog = found.spaces.as_ref().map(QueueCatalogIndex::open).transpose()?.unwrap_or_default();
         let outbox_bytes = found.table.outboxes.shared_bytes();
-        let memory = MemoryBound::new(memory_bytes, found.table.memory());
+        let memory = MemoryBound::new(options.queue_memory_bytes, options.process_memory_bytes, found.table.memory());
         memory.publish(found.table.memory());
         let (spaces, new_listeners) = (RwLock::new(found.spaces.clone()), Mutex::default());
         Ok(Self { spaces, catalog, new_listeners, outbox_bytes, memory })

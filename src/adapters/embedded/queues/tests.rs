@@ -25,7 +25,8 @@ use tallystone_domain::queue::setup::settings::{IdReuse, MessageRetryPolicy, Ret
 use tallystone_domain::queue::transition::RowPosition;
 use tallystone_domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
 use tallystone_ports::{
-    Clock as _, EffectOutcome, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError, StoreErrorKind,
+    Clock as _, EffectOutcome, MemoryLimit, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError,
+    StoreErrorKind,
 };
 use tallystone_proto::internal::v1::StoredQueueSettings;
 
@@ -283,6 +284,34 @@ async fn a_full_memory_refuses_enqueues_until_there_is_room_and_lets_everything_
     one(&stores, SHARD, enqueue("new")).await.expect("finished messages take less");
     stores.shards.drop_queue(QUEUE).await.expect("dropped");
     assert_eq!(stores.shards.memory().map(|memory| memory.used.total()), Some(0), "nothing is left behind");
+}
+
+#[tokio::test]
+async fn a_process_near_the_end_of_its_memory_takes_no_new_message_and_everything_else_goes_on() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (store, stores) = open_queues(small(dir.path()), &clock);
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
+    fill(&stores, SHARD, 3).await;
+    assert_eq!(stores.shards.memory().map(|memory| memory.limited_by), Some(MemoryLimit::Setting));
+    store.close();
+
+    let within = |memory| small(dir.path()).within_memory(memory);
+    let (store, stores) = open_queues(within(1 << 20), &clock);
+    let refused = one(&stores, SHARD, enqueue("new")).await.expect_err("a process takes more than 1 MiB");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
+    assert!(refused.to_string().contains("of the 1 MiB of memory that it may take"), "{refused}");
+    let memory = stores.shards.memory().expect("a bound");
+    assert!(memory.is_full() && memory.is_short(), "{memory:?}");
+    let repeat = one(&stores, SHARD, enqueue("m-1")).await.expect("a repeat takes no memory");
+    assert!(matches!(repeat, Reply::Enqueued { already_enqueued: true, .. }), "{repeat:?}");
+    for lease in leases(&stores, 100).await {
+        one(&stores, SHARD, complete(&lease)).await.expect("settlements go on");
+    }
+    store.close();
+
+    let (_store, stores) = open_queues(within(1 << 40), &clock);
+    one(&stores, SHARD, enqueue("new")).await.expect("there is room");
 }
 
 #[tokio::test]

@@ -140,7 +140,7 @@ fn attention(reason: AttentionReason, row: &QueueActivity) -> wire::Attention {
         }
         AttentionReason::MemoryShort => {
             let (own, all) = facts.memory.map_or((0, 0), |memory| (memory.percent, memory.used_percent));
-            (Wire::MemoryShort, format!("{all} % of queues.memory_bytes is used, {own} % of that by this queue"))
+            (Wire::MemoryShort, format!("{all} % of the memory for queues is used, {own} % of that by this queue"))
         }
         AttentionReason::OldestAgeGrows => {
             let why = match facts.is_held_up() {

@@ -72,7 +72,7 @@ fn queue_memory(status: &pb::GetStatusResponse) -> Option<Section> {
     };
     let mut rows: Vec<TableRow> = memory.parts.iter().map(|part| row(&part.kind, part.bytes)).collect();
     rows.push(row("all", memory.used_bytes));
-    rows.push(row("allowed (queues.memory_bytes)", memory.limit_bytes));
+    rows.push(row("allowed", memory.limit_bytes));
     let table = Some(TableView { columns: heads(&["Kind", "#Used"]), rows });
     Some(Section { title: "Memory of queues".to_owned(), table, ..Section::default() })
 }
