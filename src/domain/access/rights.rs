@@ -312,7 +312,7 @@ impl From<AccessDenial> for Reject {
             ),
             AccessDenial::HiddenQueue(name) => Self::new(Reason::QueueNotFound, format!("queue {name} does not exist")),
             AccessDenial::RoleMissing { role, on } => {
-                Self::new(Reason::RoleMissing, format!("the key of the call has not the role {role} on {on}"))
+                Self::new(Reason::RoleMissing, format!("the caller lacks the role {role} on {on}"))
             }
         }
     }
