@@ -21,8 +21,8 @@ pub enum MemoryLimit {
     Setting,
     /// The memory of the whole process, which has less left.
     Process {
-        /// What the process takes, caches and buffers included.
-        resident_bytes: u64,
+        /// What the process takes, caches and buffers included, pages of files not.
+        taken_bytes: u64,
         /// What the machine or its control group has for it.
         may_take_bytes: u64,
     },

@@ -109,13 +109,19 @@ impl Options {
         }
     }
 
-    /// The same for a process that may take so many bytes of memory. Below 4 GiB its memory tables are smaller, and its blocks in
-    /// memory fewer: rows then go to files more often, which makes more commits wait.
+    /// The same for a process that may take so many bytes of memory. Below 4 GiB its memory tables are smaller: rows then go to
+    /// files more often, which makes more commits wait. Below 2 GiB its caches are smaller too, whatever is set.
     #[must_use]
     pub fn within_memory(self, memory: u64) -> Self {
         let memtable_bytes = self.memtable_bytes.min(memory / MEMORY_FOR_A_MEMTABLE).max(MEMTABLE_BYTES_MIN);
-        let block_bytes = self.block_bytes.min(memory / MEMORY_FOR_BLOCKS).max(BLOCK_BYTES_MIN);
-        Self { memtable_bytes, block_bytes, process_memory_bytes: Some(memory), ..self }
+        let fitting = Self { memtable_bytes, process_memory_bytes: Some(memory), ..self };
+        if memory >= CACHES_FIT_FROM {
+            return fitting;
+        }
+        let block_bytes = fitting.block_bytes.min(memory / MEMORY_FOR_BLOCKS).max(BLOCK_BYTES_MIN);
+        let row_bytes = fitting.row_bytes.min(memory / MEMORY_FOR_COUNTS);
+        let tail_bytes = fitting.tail_bytes.min(memory / MEMORY_FOR_RECENT_EVENTS);
+        Self { block_bytes, row_bytes, tail_bytes, ..fitting }
     }
 }
 
@@ -124,8 +130,14 @@ impl Options {
 const MEMORY_FOR_A_MEMTABLE: u64 = 256;
 /// A table below this makes files of which each read has to look at many.
 const MEMTABLE_BYTES_MIN: u64 = 2 * 1024 * 1024;
-/// Blocks of files take this part of the memory at most.
+/// From this memory on caches are as large as they are set.
+const CACHES_FIT_FROM: u64 = 2 * 1024 * 1024 * 1024;
+/// Below that, blocks of files take this part of the memory at most.
 const MEMORY_FOR_BLOCKS: u64 = 32;
+/// The same for counts.
+const MEMORY_FOR_COUNTS: u64 = 4;
+/// The same for recent events.
+const MEMORY_FOR_RECENT_EVENTS: u64 = 8;
 /// With less, a read of the history finds the index of a file gone each time.
 const BLOCK_BYTES_MIN: u64 = 8 * 1024 * 1024;
 

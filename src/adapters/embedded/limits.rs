@@ -14,8 +14,8 @@ pub const COMMIT_GATHER_ADDS_MAX: usize = 16;
 pub const COMMIT_EVENTS_MAX: usize = 2_048;
 /// The bytes at which a commit of the embedded store is closed.
 pub const COMMIT_BYTES_MAX: usize = 4 * 1024 * 1024;
-/// The journals of the embedded store besides the active one, in bytes: the least that the library takes. A startup replays all
-/// of them.
+/// The journals of the embedded store besides the active one at which it begins to write what they hold to files, in bytes: the
+/// least that the library takes. A startup replays all journals.
 pub const JOURNAL_BYTES_MAX: u64 = 64 * 1024 * 1024;
 /// The bytes of table files that the embedded store compares with their checksums before it opens, the newest first.
 pub const VERIFY_BYTES_MAX: u64 = 8 * 1024 * 1024 * 1024;

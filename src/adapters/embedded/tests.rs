@@ -44,12 +44,14 @@ pub(super) fn small(dir: &Path) -> Options {
 #[test]
 fn a_process_with_little_memory_has_small_tables_and_caches() {
     let of = |memory: u64| {
-        let Options { memtable_bytes, block_bytes, .. } = Options::new("data").within_memory(memory);
-        (memtable_bytes >> 20, block_bytes >> 20)
+        let set = Options { block_bytes: 1 << 30, ..Options::new("data") };
+        let Options { memtable_bytes, block_bytes, row_bytes, tail_bytes, .. } = set.within_memory(memory);
+        [memtable_bytes, block_bytes, row_bytes, tail_bytes].map(|bytes| bytes >> 20)
     };
-    let expected = [(2, 16), (4, 32), (8, 64), (16, 64), (16, 64)];
+    let expected =
+        [[2, 16, 128, 64], [4, 32, 256, 128], [8, 1_024, 384, 128], [16, 1_024, 384, 128], [16, 1_024, 384, 128]];
     assert_eq!([512, 1_024, 2_048, 4_096, 65_536].map(|mib| of(mib << 20)), expected);
-    assert_eq!(of(0), (2, 8));
+    assert_eq!(of(0), [2, 8, 0, 0]);
 }
 
 pub(super) fn open_small(dir: &Path) -> (Embedded, Stores) {

@@ -199,8 +199,8 @@ fn short_queue_memory(memory: &QueueMemory) -> String {
     let then = if memory.is_full() { "new messages are refused" } else { "new messages are refused once all is used" };
     let limit = match memory.limited_by {
         MemoryLimit::Setting => "queues.memory_bytes".to_owned(),
-        MemoryLimit::Process { resident_bytes, may_take_bytes } => {
-            format!("the process takes {} of {}", units::size(resident_bytes), units::size(may_take_bytes))
+        MemoryLimit::Process { taken_bytes, may_take_bytes } => {
+            format!("the process takes {} of {}", units::size(taken_bytes), units::size(may_take_bytes))
         }
     };
     format!(

@@ -25,17 +25,20 @@ pub struct MemoryBound {
 impl MemoryBound {
     /// A bound in bytes, with what a start has found, and what the process may take if that is known.
     pub fn new(limit_bytes: u64, process_bytes: Option<u64>, used: ShardMemory) -> Self {
-        let process = process_bytes.and_then(ProcessMemory::open);
+        let process = process_bytes.and_then(|bytes| ProcessMemory::open(bytes, used.total()));
         Self { limit_bytes, process, used: Mutex::new(used), is_told_full: AtomicBool::new(false) }
     }
 
     /// Reads what the process takes.
     pub fn read_process(&self) {
-        self.process.iter().for_each(ProcessMemory::read);
+        let used = self.used.lock().total();
+        self.process.iter().for_each(|process| process.read(used));
     }
 
-    /// What is used of the bound.
+    /// What is used of the bound now.
     pub fn memory(&self) -> QueueMemory {
+        // No commit may have come for a while.
+        self.read_process();
         self.of(*self.used.lock())
     }
 
@@ -43,13 +46,12 @@ impl MemoryBound {
     pub fn of(&self, used: ShardMemory) -> QueueMemory {
         let setting = QueueMemory { used, limit_bytes: self.limit_bytes, limited_by: MemoryLimit::Setting };
         let Some(process) = &self.process else { return setting };
-        // A bound of 0 would read as none.
-        let limit_bytes = used.total().saturating_add(process.left_bytes()).max(1);
+        let limit_bytes = process.queues_may_take(used.total());
         if limit_bytes >= self.limit_bytes {
             return setting;
         }
-        let (resident_bytes, may_take_bytes) = (process.resident_bytes(), process.may_take_bytes());
-        QueueMemory { used, limit_bytes, limited_by: MemoryLimit::Process { resident_bytes, may_take_bytes } }
+        let (taken_bytes, may_take_bytes) = (process.taken_bytes(), process.may_take_bytes());
+        QueueMemory { used, limit_bytes, limited_by: MemoryLimit::Process { taken_bytes, may_take_bytes } }
     }
 
     /// Publishes what is used, and logs it when it reaches the bound and when there is room again.
@@ -80,10 +82,10 @@ pub fn refusal_text(memory: &QueueMemory) -> String {
             "queues.memory_bytes is {limit} and all of it is used, {percent} % for {name}; {remedy}, or raise \
              queues.memory_bytes"
         ),
-        MemoryLimit::Process { resident_bytes, may_take_bytes } => format!(
-            "this process takes {} of the {} of memory that it may take, {limit} of that for queues, {percent} % of these for \
-             {name}; {remedy}, or give the process more memory",
-            size(resident_bytes),
+        MemoryLimit::Process { taken_bytes, may_take_bytes } => format!(
+            "this process takes {} of {} of memory, and the rest stays free for files; so queues may take {limit} and do, \
+             {percent} % for {name}; {remedy}, or give the process more memory and restart it",
+            size(taken_bytes),
             size(may_take_bytes)
         ),
     }
@@ -132,19 +134,17 @@ mod tests {
 
     #[test]
     fn a_process_that_has_less_left_bounds_the_queues_and_says_so() {
-        let bound = |process_bytes| MemoryBound::new(1 << 40, process_bytes, stubs(0));
-        let text = refusal_text(&bound(Some(1 << 20)).of(stubs(2 << 20)));
-        for part in
-            ["this process takes", " of the 1 MiB of memory", "2 MiB of that for queues, 100 % of these", "retention"]
-        {
+        let bound = |process_bytes| MemoryBound::new(1 << 40, process_bytes, stubs(2 << 20));
+        let full = bound(Some(1 << 20)).of(stubs(2 << 20));
+        assert!(full.is_full() && full.limit_bytes == 2 << 20, "{full:?}");
+        let text = refusal_text(&full);
+        for part in ["this process takes", " of 1 MiB of memory", "may take 2 MiB and do, 100 % for", "retention"] {
             assert!(text.contains(part), "{part}: {text}");
         }
-        let full = bound(Some(1 << 20)).of(stubs(7));
-        assert!(full.is_full() && full.limit_bytes == 7, "{full:?}");
-        let roomy = bound(Some(1 << 30)).of(stubs(7));
-        let MemoryLimit::Process { resident_bytes, may_take_bytes } = roomy.limited_by else { panic!("{roomy:?}") };
-        assert!(!roomy.is_full() && may_take_bytes == 1 << 30, "{roomy:?}");
-        assert_eq!(roomy.limit_bytes, 7 + (1 << 30) / 8 * 7 - resident_bytes);
+        let roomy = bound(Some(1 << 38)).of(stubs(7));
+        let MemoryLimit::Process { taken_bytes, may_take_bytes } = roomy.limited_by else { panic!("{roomy:?}") };
+        assert!(!roomy.is_full() && may_take_bytes == 1 << 38, "{roomy:?}");
+        assert_eq!(roomy.limit_bytes, 7 + (1 << 38) / 8 * 7 - taken_bytes);
         for unbounded in [None, Some(1 << 50)] {
             assert_eq!(bound(unbounded).of(stubs(7)).limited_by, MemoryLimit::Setting);
         }

@@ -1,72 +1,111 @@
-//! What this process takes of the memory that it may take.
+//! What this process takes of the memory that it may take, and what that leaves to queues.
 //!
 //! The bound of queues counts what queues take. Caches, buffers, memory tables and what the allocator keeps come on top, so on a
 //! small machine the system may end the process before the bound is reached. Near that point the queues may grow no further.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use parking_lot::Mutex;
 use rustix::param::page_size;
 
-/// This part of the memory stays free of the process: the system keeps the files there that the store reads and writes.
+/// This part of the memory stays free of the process: the system keeps the files there that the store reads and writes, and the
+/// program itself.
 const FREE_PART: u64 = 8;
 /// The least that stays free, unless that is more than `FREE_PART_MAX` of all. With less, a store under load was seen to wait for
 /// its disk.
-const FREE_BYTES_MIN: u64 = 128 * 1024 * 1024;
-const FREE_PART_MAX: u64 = 4;
+const FREE_BYTES_MIN: u64 = 160 * 1024 * 1024;
+const FREE_PART_MAX: u64 = 3;
+/// Queues may take this part of the memory whatever the rest of the process takes: then it is not the queues that take too much.
+const QUEUES_PART_MIN: u64 = 32;
 /// Once the process has reached its mark, queues may grow again when it is below by this part of what stays free. What it takes
 /// goes up and down with each memory table.
 const BELOW_PART: u64 = 4;
+/// Queues may keep what they take at the mark, and put new messages in the place of old ones. If the process grows by this part
+/// of what stays free even so, what they take by then is the most.
+const GROWTH_PART: u64 = 8;
 
-/// What the process takes, as it was read last.
+/// This process, as it was read last.
 #[derive(Debug)]
 pub struct ProcessMemory {
     statm: File,
     may_take_bytes: u64,
-    resident_bytes: AtomicU64,
-    is_at_mark: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Seen {
+    /// What the process takes in bytes, without pages of files, which the system can drop.
+    taken: u64,
+    /// Set from the moment at which the mark is reached until the process is clearly below it.
+    at_mark: Option<AtMark>,
+}
+
+/// What was taken when the mark was reached, or since then when the process had grown further.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct AtMark {
+    by_process: u64,
+    by_queues: u64,
 }
 
 impl ProcessMemory {
-    /// Watches this process, which may take so many bytes. None where the system does not tell what it takes.
-    pub fn open(may_take_bytes: u64) -> Option<Self> {
+    /// Watches this process, which may take so many bytes, while its queues take so many. None where the system does not tell
+    /// what it takes.
+    pub fn open(may_take_bytes: u64, queues_take: u64) -> Option<Self> {
         let statm = File::open("/proc/self/statm").ok()?;
-        let (resident_bytes, is_at_mark) = (AtomicU64::new(0), AtomicBool::new(false));
-        let opened = Self { statm, may_take_bytes, resident_bytes, is_at_mark };
-        opened.read();
+        let opened = Self { statm, may_take_bytes, seen: Mutex::default() };
+        opened.read(queues_take);
         Some(opened)
     }
 
-    /// Reads what the process takes now: a system call of about a microsecond. A failed read leaves what was known.
-    pub fn read(&self) {
+    /// Reads what the process takes now, while its queues take so many bytes: a system call of about a microsecond. A failed read
+    /// leaves what was known.
+    pub fn read(&self, queues_take: u64) {
         let mut text = [0; 128];
         let Ok(length) = self.statm.read_at(&mut text, 0) else { return };
-        let Some(resident) = resident_pages(&text[..length]).map(|pages| pages.saturating_mul(page_size() as u64))
-        else {
-            return;
-        };
-        let was_at_mark = self.is_at_mark.load(Ordering::Relaxed);
-        self.resident_bytes.store(resident, Ordering::Relaxed);
-        self.is_at_mark.store(is_at_mark(resident, self.may_take_bytes, was_at_mark), Ordering::Relaxed);
+        let Some(pages) = own_pages(&text[..length]) else { return };
+        let taken = pages.saturating_mul(page_size() as u64);
+        let mut seen = self.seen.lock();
+        *seen = seen.next(taken, queues_take, self.may_take_bytes);
     }
 
-    /// By how many bytes queues may grow.
-    pub fn left_bytes(&self) -> u64 {
-        if self.is_at_mark.load(Ordering::Relaxed) {
-            return 0;
-        }
-        mark(self.may_take_bytes).saturating_sub(self.resident_bytes())
+    /// The most that queues may take, in bytes, while they take so many.
+    pub fn queues_may_take(&self, queues_take: u64) -> u64 {
+        self.seen.lock().queues_may_take(queues_take, self.may_take_bytes)
     }
 
     /// What the process takes, in bytes.
-    pub fn resident_bytes(&self) -> u64 {
-        self.resident_bytes.load(Ordering::Relaxed)
+    pub fn taken_bytes(&self) -> u64 {
+        self.seen.lock().taken
     }
 
     /// What the process may take, in bytes.
     pub fn may_take_bytes(&self) -> u64 {
         self.may_take_bytes
+    }
+}
+
+impl Seen {
+    fn next(self, taken: u64, queues_take: u64, may_take: u64) -> Self {
+        let (mark, free) = (mark(may_take), free_bytes(may_take));
+        let at_mark = match self.at_mark {
+            None if taken < mark => None,
+            None => Some(AtMark { by_process: taken, by_queues: queues_take }),
+            Some(_) if taken < mark.saturating_sub(free / BELOW_PART) => None,
+            Some(at) if taken >= at.by_process.saturating_add(free / GROWTH_PART) => {
+                Some(AtMark { by_process: taken, by_queues: at.by_queues.min(queues_take) })
+            }
+            same => same,
+        };
+        Self { taken, at_mark }
+    }
+
+    fn queues_may_take(self, queues_take: u64, may_take: u64) -> u64 {
+        let most = match self.at_mark {
+            Some(at) => at.by_queues,
+            None => queues_take.saturating_add(mark(may_take).saturating_sub(self.taken)),
+        };
+        most.max(may_take / QUEUES_PART_MIN)
     }
 }
 
@@ -79,14 +118,11 @@ fn mark(may_take: u64) -> u64 {
     may_take - free_bytes(may_take)
 }
 
-fn is_at_mark(resident: u64, may_take: u64, was_at_mark: bool) -> bool {
-    let below = if was_at_mark { free_bytes(may_take) / BELOW_PART } else { 0 };
-    resident >= mark(may_take).saturating_sub(below)
-}
-
-/// The second number of `/proc/self/statm`.
-fn resident_pages(statm: &[u8]) -> Option<u64> {
-    str::from_utf8(statm).ok()?.split_ascii_whitespace().nth(1)?.parse().ok()
+/// The second number of `/proc/self/statm`, all pages in memory, without the third, those of files.
+fn own_pages(statm: &[u8]) -> Option<u64> {
+    let mut numbers = str::from_utf8(statm).ok()?.split_ascii_whitespace().skip(1).map(str::parse::<u64>);
+    let (resident, of_files) = (numbers.next()?.ok()?, numbers.next()?.ok()?);
+    Some(resident.saturating_sub(of_files))
 }
 
 #[cfg(test)]
@@ -95,32 +131,55 @@ mod tests {
 
     const MIB: u64 = 1024 * 1024;
 
-    #[test]
-    fn an_eighth_stays_free_or_128_mib_up_to_a_quarter() {
-        let marks = [64, 200, 512, 1_024, 4_096, 65_536].map(|mib| mark(mib * MIB) / MIB);
-        assert_eq!(marks, [48, 150, 384, 896, 3_584, 57_344]);
-        assert_eq!(mark(0), 0);
+    /// What queues may take of 512 MiB after each of these: what the process takes, and what its queues take. In MiB.
+    fn bounds(steps: &[(u64, u64)]) -> Vec<u64> {
+        let mut seen = Seen::default();
+        let bound = |(taken, queues): &(u64, u64)| {
+            seen = seen.next(taken * MIB, queues * MIB, 512 * MIB);
+            seen.queues_may_take(queues * MIB, 512 * MIB) / MIB
+        };
+        steps.iter().map(bound).collect()
     }
 
     #[test]
-    fn at_the_mark_queues_grow_again_once_the_process_takes_clearly_less() {
-        let mut was = false;
-        let taken = [300, 383, 384, 390, 360, 353, 352, 351, 370, 384];
-        let at_mark = taken.map(|mib| {
-            was = is_at_mark(mib * MIB, 512 * MIB, was);
-            was
-        });
-        assert_eq!(at_mark, [false, false, true, true, true, true, true, false, false, true]);
+    fn an_eighth_stays_free_or_160_mib_up_to_a_third() {
+        let marks = [64, 300, 512, 1_024, 4_096, 65_536].map(|mib| mark(mib * MIB) / MIB);
+        assert_eq!(marks, [42, 200, 352, 864, 3_584, 57_344]);
+        assert_eq!((mark(0), mark(7)), (0, 5));
+    }
+
+    #[test]
+    fn below_the_mark_queues_may_take_what_is_left() {
+        assert_eq!(bounds(&[(100, 20), (300, 120), (351, 130)]), [272, 172, 131]);
+    }
+
+    #[test]
+    fn at_the_mark_queues_keep_what_they_take_until_the_process_takes_clearly_less() {
+        let steps = [(352, 130), (360, 130), (355, 90), (312, 60), (311, 60)];
+        assert_eq!(bounds(&steps), [130, 130, 130, 130, 101]);
+    }
+
+    #[test]
+    fn a_process_that_grows_at_its_mark_takes_from_its_queues_what_has_left_them() {
+        let steps = [(352, 130), (371, 100), (372, 100), (391, 90), (392, 120), (380, 90)];
+        assert_eq!(bounds(&steps), [130, 130, 100, 100, 100, 100]);
+    }
+
+    #[test]
+    fn queues_that_take_little_are_never_refused_for_what_others_take() {
+        assert_eq!(bounds(&[(500, 0), (510, 7), (340, 7)]), [16, 16, 16]);
     }
 
     #[test]
     fn it_reads_what_this_process_takes() {
-        let process = ProcessMemory::open(u64::MAX).expect("this system tells");
-        assert!(process.resident_bytes() > MIB, "{process:?}");
-        assert!(process.left_bytes() > u64::MAX / 2);
-        assert_eq!(ProcessMemory::open(MIB).expect("this system tells").left_bytes(), 0);
-        for (text, pages) in [("9 7 3 1 0 2 0\n", Some(7)), ("9", None), ("9 x", None), ("", None)] {
-            assert_eq!(resident_pages(text.as_bytes()), pages, "{text:?}");
+        let process = ProcessMemory::open(u64::MAX, 0).expect("this system tells");
+        assert!(process.taken_bytes() > MIB / 4, "{process:?}");
+        assert!(process.queues_may_take(0) > u64::MAX / 2);
+        assert_eq!(ProcessMemory::open(MIB, 900).expect("this system tells").queues_may_take(0), MIB / 32);
+        for (text, pages) in
+            [("9 7 3 1 0 2 0\n", Some(4)), ("9 3 7", Some(0)), ("9 7", None), ("9 x 1", None), ("", None)]
+        {
+            assert_eq!(own_pages(text.as_bytes()), pages, "{text:?}");
         }
     }
 }
