@@ -134,6 +134,7 @@ mod tests {
 
     #[test]
     fn a_process_that_has_less_left_bounds_the_queues_and_says_so() {
+        let ballast = std::hint::black_box(vec![1_u8; 8 << 20]);
         let bound = |process_bytes| MemoryBound::new(1 << 40, process_bytes, stubs(2 << 20));
         let full = bound(Some(1 << 20)).of(stubs(2 << 20));
         assert!(full.is_full() && full.limit_bytes == 2 << 20, "{full:?}");
@@ -148,5 +149,6 @@ mod tests {
         for unbounded in [None, Some(1 << 50)] {
             assert_eq!(bound(unbounded).of(stubs(7)).limited_by, MemoryLimit::Setting);
         }
+        drop(ballast);
     }
 }

@@ -296,6 +296,7 @@ async fn a_process_near_the_end_of_its_memory_takes_no_new_message_and_everythin
     assert_eq!(stores.shards.memory().map(|memory| memory.limited_by), Some(MemoryLimit::Setting));
     store.close();
 
+    let ballast = std::hint::black_box(vec![1_u8; 8 << 20]);
     let within = |memory| small(dir.path()).within_memory(memory);
     let (store, stores) = open_queues(within(1 << 20), &clock);
     let mut taken = 0;
@@ -320,6 +321,7 @@ async fn a_process_near_the_end_of_its_memory_takes_no_new_message_and_everythin
 
     let (_store, stores) = open_queues(within(1 << 40), &clock);
     one(&stores, SHARD, enqueue("new")).await.expect("there is room");
+    drop(ballast);
 }
 
 #[tokio::test]
