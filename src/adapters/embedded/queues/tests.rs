@@ -113,6 +113,20 @@ async fn fill(stores: &QueueStores, shard: ShardId, count: usize) {
     }
 }
 
+/// Enqueues messages until one is refused for want of memory; returns how many were taken, and the refusal.
+async fn enqueue_until_full(stores: &QueueStores, prefix: &str) -> (usize, StoreError) {
+    let mut taken = 0;
+    let refused = loop {
+        match one(stores, SHARD, enqueue(&format!("{prefix}-{taken}"))).await {
+            Ok(_) => taken += 1,
+            Err(refused) => break refused,
+        }
+        assert!(taken < 1_000, "64 KiB have no room for so many");
+    };
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
+    (taken, refused)
+}
+
 async fn leases(stores: &QueueStores, max: usize) -> Vec<LeaseGrant> {
     match one(stores, SHARD, dequeue(max)).await {
         Ok(Reply::Leases { leases, .. }) => leases,
@@ -255,16 +269,8 @@ async fn a_full_memory_refuses_enqueues_until_there_is_room_and_lets_everything_
     let bounded = |queue_memory_bytes| Options { queue_memory_bytes, ..small(dir.path()) };
     let (store, stores) = open_queues(bounded(64 << 10), &clock);
     stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
-    let mut taken = 0;
-    let refused = loop {
-        match one(&stores, SHARD, enqueue(&format!("m-{taken}"))).await {
-            Ok(_) => taken += 1,
-            Err(refused) => break refused,
-        }
-        assert!(taken < 1_000, "64 KiB have no room for so many");
-    };
+    let (taken, refused) = enqueue_until_full(&stores, "m").await;
     assert!(taken > 50, "{taken}");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
     assert!(refused.to_string().contains("queues.memory_bytes"), "{refused}");
     let memory = stores.shards.memory().expect("a bound");
     assert!(memory.is_full() && memory.used.heads > memory.used.indexes, "{memory:?}");
@@ -299,16 +305,8 @@ async fn a_process_near_the_end_of_its_memory_takes_no_new_message_and_everythin
     let ballast = std::hint::black_box(vec![1_u8; 8 << 20]);
     let within = |memory| small(dir.path()).within_memory(memory);
     let (store, stores) = open_queues(within(1 << 20), &clock);
-    let mut taken = 0;
-    let refused = loop {
-        match one(&stores, SHARD, enqueue(&format!("new-{taken}"))).await {
-            Ok(_) => taken += 1,
-            Err(refused) => break refused,
-        }
-        assert!(taken < 1_000, "a process takes more than 1 MiB, and leaves 32 KiB to queues");
-    };
-    assert!(taken > 10, "{taken}");
-    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
+    let (taken, refused) = enqueue_until_full(&stores, "new").await;
+    assert!(taken > 10, "32 KiB are left to queues, whatever the process takes: {taken}");
     assert!(refused.to_string().contains(" of 1 MiB of memory"), "{refused}");
     let memory = stores.shards.memory().expect("a bound");
     assert!(memory.is_full() && memory.is_short(), "{memory:?}");
