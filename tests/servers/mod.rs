@@ -9,6 +9,7 @@ pub mod cassandra;
 pub mod chromedriver;
 pub mod cluster;
 pub mod issuer;
+pub mod lent_node;
 pub mod prometheus;
 pub mod proxy;
 pub mod redis;

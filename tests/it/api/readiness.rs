@@ -13,9 +13,10 @@ use tallystone::ports::{Clock, StoreHandle};
 use tonic_health::pb::health_check_response::ServingStatus::{NotServing, Serving};
 
 use super::{DRAIN_DEADLINE, Wire};
-use crate::engines::cassandra::{patience, read_a_row, run, settings};
+use crate::engines::cassandra::{patience, run, settings};
 use crate::server::readiness::{AWAY_WITHIN, BACK_WITHIN, COUNTERS, QUEUES, Watched, health};
-use crate::servers::cassandra;
+use crate::servers::cassandra::read_a_row;
+use crate::servers::lent_node::lent_node;
 use crate::support::harness::{PATIENCE, http};
 use crate::support::yardstick::Yardstick;
 
@@ -37,13 +38,11 @@ async fn keyspace(node: &str, clock: &Arc<dyn Clock>) -> Arc<Cassandra> {
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let (node, made) = tokio::task::spawn_blocking(|| {
-        let node = cassandra::Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let (node, made) = tokio::task::block_in_place(|| {
+        let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
         let made = run(&["migrate", "apply"], &settings(&node.address().to_string(), "beside_queues"));
         (node, made)
-    })
-    .await
-    .expect("no panic");
+    });
     assert_eq!(made.0, 0, "{}", made.1);
     let keyspace = keyspace(&node.address().to_string(), &clock).await;
     let folder = tempfile::tempdir().expect("a temporary directory");

@@ -12,7 +12,7 @@ use super::{
     lease_all, number, reading, reported_to, settle, sum, wait_until_reported,
 };
 use crate::engines::cassandra::node;
-use crate::servers::cassandra::Cassandra;
+use crate::servers::lent_node::lent_node;
 use crate::support::harness::{Launch, Server, eventually};
 use crate::support::{beside, usual_or_long};
 
@@ -42,7 +42,7 @@ fn complete(server: &Server, messages: usize) {
 #[test]
 fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let mut node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let server = start(node.address(), "away", data.path());
     create(&server, json!({"shards": 2, "count_by": ["tenant"]}));
     enqueue(&server, &messages(0, 30));
@@ -50,7 +50,7 @@ fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up()
     wait_until_reported(&server, BACK_WITHIN);
     check_levels(&server);
 
-    let left = node.kill();
+    node.kill();
     let away = SystemTime::now();
     let mut acknowledged = Vec::new();
     for number in 30..90 {
@@ -64,7 +64,7 @@ fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up()
     assert_eq!(depths(&server)["depth.completed"], 50);
     assert!(reading(&server, "enqueued").is_none_or(|reading| reported_to(&reading) < Some(away)));
 
-    let node = Cassandra::start_again(left).unwrap_or_else(|why| panic!("{why}"));
+    node.start_again().unwrap_or_else(|why| panic!("{why}"));
     let last = SystemTime::now();
     // Until the counters have caught up, each answer contains what its `reported_to` promises.
     let has_caught_up = || {
@@ -80,7 +80,6 @@ fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up()
     check_series(&server, "enqueued");
     assert!(eventually(CAUGHT_UP_WITHIN, || sum(&server, "enqueued~tenant=") == 90));
     assert!(server.stop().success());
-    drop(node);
 }
 
 /// How long the counter store does not answer, and how hard each of three callers works meanwhile.
@@ -94,7 +93,7 @@ fn outage() -> (Duration, Pace) {
 #[test]
 fn while_the_counter_store_hangs_queues_go_on_and_then_counters_and_history_catch_up() {
     let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on disk");
-    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let (server, ledger) = (start(node.address(), "hangs", data.path()), Ledger::default());
     let (lasts, pace) = outage();
     create(&server, Ledger::queue());

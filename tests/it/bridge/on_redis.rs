@@ -13,7 +13,7 @@ use super::{
 };
 use crate::engines::cassandra::node;
 use crate::servers::Memcached;
-use crate::servers::cassandra::Cassandra;
+use crate::servers::lent_node::lent_node;
 use crate::servers::redis::{Build, RedisServer, RedisSettings};
 use crate::support::harness::{Launch, Server, eventually};
 use crate::support::usual_or_long;
@@ -137,7 +137,7 @@ fn pass(time: Duration) {
 
 #[test]
 fn a_fleet_whose_engines_stand_still_and_one_of_whose_servers_is_killed_counts_all_that_was_taken() {
-    let cassandra = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
+    let cassandra = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let fleet = Fleet::on("stands_still", cassandra.address());
     let (one, other) = (fleet.server(), fleet.server());
     let ledger = Ledger::default();

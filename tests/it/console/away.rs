@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use super::browser::PAGES;
 use super::{done, fill, get, hidden, post};
-use crate::servers::cassandra::Cassandra;
+use crate::servers::lent_node::lent_node;
 use crate::servers::redis::{Build, RedisServer, or_skip};
 use crate::support::beside;
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
@@ -102,8 +102,9 @@ fn while_the_store_is_away_pages_say_so_and_act_on_nothing() {
 #[test]
 fn while_the_store_of_the_counters_stands_every_page_is_there_in_time() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
-    let server = Launch::dev(data.path()).arg("--cassandra").arg(&node.address().to_string()).start();
+    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let launch = Launch::dev(data.path()).arg("--cassandra").arg(&node.address().to_string());
+    let server = launch.arg("--set").arg("clusters.cassandra.keyspace=stands").start();
     let (well, _well_data) = well();
     fill(&server);
     all_pages_are_warm(&server);

@@ -31,9 +31,9 @@ const BATCH_MAX: u64 = 12;
 const CALL_WITHIN: Duration = Duration::from_secs(20);
 /// The pause of a worker whose servers are away and that waits for them.
 const AWAY_PAUSE: Duration = Duration::from_secs(1);
-/// What a worker waits from one add to the next during a fault that may last. At full speed the processors would be busy with adds,
-/// and a Cassandra node that comes back would wait for them.
-const FAULT_PAUSE: Duration = Duration::from_millis(20);
+/// What a worker waits from one add to the next once a fault has begun that may last. At full speed the processors would be busy
+/// with adds, and a Cassandra node that comes back would wait for them.
+pub const FAULT_PAUSE: Duration = Duration::from_millis(20);
 /// What anything may take on a busy machine.
 const MORE_WITHIN: Duration = Duration::from_secs(120);
 
@@ -53,6 +53,8 @@ pub struct Plan {
     pub then: u64,
     /// What a worker does that hears nothing from any server.
     pub when_gone: WhenGone,
+    /// What a worker that waits for its servers pauses after each add once the fault has begun.
+    pub pause: Duration,
 }
 
 /// What a worker does that hears nothing from any server.
@@ -198,7 +200,7 @@ impl Load {
     /// What a worker waits before its next add: nothing until the fault begins.
     fn pause(&self) -> Duration {
         let may_last = self.plan.when_gone == WhenGone::Wait && self.acknowledged() >= self.plan.acknowledgements;
-        if may_last { FAULT_PAUSE } else { Duration::ZERO }
+        if may_last { self.plan.pause } else { Duration::ZERO }
     }
 
     /// Whether the workers are to end.

@@ -40,7 +40,7 @@ use crate::support::harness::{Launch, Server};
 use crate::support::powerloss::{Moment, PowerCut};
 use crate::support::usual_or_long;
 use checks::CheckError;
-use load::{Plan, Records, WORKERS, WhenGone};
+use load::{FAULT_PAUSE, Plan, Records, WORKERS, WhenGone};
 
 /// The kills that an add is safe from: those of a usual run, and of `--long`.
 const KILLS: u32 = 15;
@@ -146,6 +146,7 @@ impl CrashTest {
             acknowledgements,
             then: u64::MAX,
             when_gone: WhenGone::End,
+            pause: FAULT_PAUSE,
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::fleet::{nothing_was_told_too_early, settle};
-use super::load::{self, Load, Plan, WhenGone};
+use super::load::{self, FAULT_PAUSE, Load, Plan, WhenGone};
 use super::{CrashTest, rounds};
 use crate::engines::cassandra::{run, settings};
 use crate::servers::cluster::{Cluster, NODES, lent};
@@ -42,9 +42,9 @@ fn start(cluster: &Cluster, keyspace: &str) -> Server {
     Launch::dev_on_cassandra(cluster.servers()).arg("--set").arg(&keyspace).start()
 }
 
-/// A load whose workers wait for what is away.
+/// A load whose workers wait for what is away. Its faults last as long as nodes take to start, beside which it has to go on only.
 fn plan(test: &mut CrashTest) -> Plan {
-    Plan { workers: WORKERS, when_gone: WhenGone::Wait, ..test.plan(50) }
+    Plan { workers: WORKERS, when_gone: WhenGone::Wait, pause: FAULT_PAUSE * 3, ..test.plan(50) }
 }
 
 #[test]

@@ -2,8 +2,7 @@
 //! `refused_starts` has what it says when it cannot start.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::{Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,7 +17,8 @@ use tallystone::adapters::system::SystemClock;
 use uuid::Uuid;
 
 use crate::fleet::several_servers::add_to;
-use crate::servers::cassandra::{Cassandra, shared};
+use crate::servers::cassandra::{read_a_row, shared};
+use crate::servers::lent_node::lent_node;
 use crate::support::harness::{EndsWith, HttpAnswer, Launch, PATIENCE, Server, eventually, http};
 use crate::support::yardstick::Yardstick;
 
@@ -26,31 +26,11 @@ use crate::support::yardstick::Yardstick;
 const BACK_WITHIN: Duration = Duration::from_secs(90);
 /// Of so many acknowledged adds one is asked about; of all others, each.
 const ACKNOWLEDGED_PER_QUESTION: usize = 20;
+/// What a caller waits after an add that was not acknowledged.
+const PAUSE: Duration = Duration::from_millis(50);
 
 pub fn node() -> SocketAddr {
     shared().unwrap_or_else(|why| panic!("{why}"))
-}
-
-/// Reads one row that every node has, on a connection of its own: what a node needs for a call that nobody waits for.
-pub fn read_a_row(node: SocketAddr) -> std::io::Result<()> {
-    const STARTUP: u8 = 1;
-    const QUERY: u8 = 7;
-    let statement = b"SELECT key FROM system.local";
-    let length = u32::try_from(statement.len()).expect("short");
-    // The statement, consistency ONE, and no flags.
-    let query = [&length.to_be_bytes()[..], &statement[..], &[0, 1, 0]].concat();
-    let startup = b"\x00\x01\x00\x0bCQL_VERSION\x00\x053.0.0";
-    let mut connection = TcpStream::connect(node)?;
-    connection.set_read_timeout(Some(PATIENCE))?;
-    for (opcode, body) in [(STARTUP, &startup[..]), (QUERY, &query[..])] {
-        let length = u32::try_from(body.len()).expect("short");
-        connection.write_all(&[&[4, 0, 0, 0, opcode][..], &length.to_be_bytes(), body].concat())?;
-        let mut head = [0; 9];
-        connection.read_exact(&mut head)?;
-        let length = u32::from_be_bytes(head[5..].try_into().expect("four bytes"));
-        connection.read_exact(&mut vec![0_u8; usize::try_from(length).expect("it fits")])?;
-    }
-    Ok(())
 }
 
 /// A yardstick beside a server on a node that answers, for waits that both have part in: an empty call of the server, and one of
@@ -376,22 +356,24 @@ fn the_last_write_is_never_shown_in_the_future_nor_before_it_was_made() {
 
 #[test]
 fn a_cassandra_that_is_killed_and_restarted_under_load_leaves_no_add_in_doubt() {
-    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
-    let server = Launch::dev_on_cassandra(node.address()).start();
+    let mut node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let launch = Launch::dev_on_cassandra(node.address()).arg("--set").arg("clusters.cassandra.keyspace=killed");
+    let server = launch.start();
     let stop = AtomicBool::new(false);
-    let (answers, _node) = thread::scope(|scope| {
+    let answers = thread::scope(|scope| {
         let ends = EndsWith(&stop);
         let workers: Vec<_> = (0..2).map(|_| scope.spawn(|| load(&server, &stop))).collect();
-        eventually(BACK_WITHIN, || count(&server, "loaded") >= 20);
-        let left = node.kill();
+        assert!(eventually(BACK_WITHIN, || count(&server, "loaded") >= 20), "adds are counted");
+        node.kill();
         // Long enough that writes are in doubt and others are refused; adds go on all the time.
-        eventually(BACK_WITHIN, || add(&server, "loaded", &Uuid::now_v7()).status == 503);
-        let node = Cassandra::start_again(left).unwrap_or_else(|why| panic!("{why}"));
+        let is_refused = || add(&server, "loaded", &Uuid::now_v7()).status == 503;
+        assert!(eventually(BACK_WITHIN, is_refused), "adds are refused");
+        node.start_again().unwrap_or_else(|why| panic!("{why}"));
         let is_back = || add(&server, "after", &Uuid::now_v7()).status == 200;
         assert!(eventually(BACK_WITHIN, is_back), "adds come back by themselves");
         drop(ends);
         let answers = workers.into_iter().flat_map(|worker| worker.join().expect("no worker panics"));
-        (answers.collect::<BTreeMap<Uuid, HttpAnswer>>(), node)
+        answers.collect::<BTreeMap<Uuid, HttpAnswer>>()
     });
     let mut applied = 0;
     for (at, (token, answer)) in answers.iter().enumerate() {
@@ -424,12 +406,19 @@ fn a_cassandra_that_is_killed_and_restarted_under_load_leaves_no_add_in_doubt() 
     assert!(server.stop().success());
 }
 
-/// Adds until it is told to stop; answers what each token was told.
+/// Adds until it is told to stop; answers what each token was told. It pauses after an add that was not acknowledged: refusals come
+/// at once, and each of their tokens is asked about later.
 fn load(server: &Server, stop: &AtomicBool) -> Vec<(Uuid, HttpAnswer)> {
     let mut answers = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
+    let is_told = || stop.load(Ordering::Relaxed);
+    while !is_told() {
         let token = Uuid::now_v7();
-        answers.push((token, add(server, "loaded", &token)));
+        let answer = add(server, "loaded", &token);
+        let is_acknowledged = answer.status == 200;
+        answers.push((token, answer));
+        if !is_acknowledged {
+            eventually(PAUSE, is_told);
+        }
     }
     answers
 }

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use super::{QUEUE, alerts, metrics_in, root, use_it, used_server};
 use crate::fleet::several_servers::{add_to, metric, metric_of};
 use crate::servers::Memcached;
-use crate::servers::cassandra::{Cassandra, shared};
+use crate::servers::cassandra::shared;
+use crate::servers::lent_node::lent_node;
 use crate::servers::prometheus::promtool;
 use crate::servers::redis::{Build, RedisServer};
 use crate::support::harness::{Launch, Server, eventually};
@@ -369,7 +370,7 @@ fn a_server_under_a_new_name_that_still_counts_the_one_it_replaces_raises_no_ale
 
 #[test]
 fn a_stopped_store_raises_its_alerts() {
-    let node = Cassandra::start(|settings| settings.survives_kills = false).unwrap_or_else(|why| panic!("{why}"));
+    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let server = Launch::dev_on_cassandra(node.address())
         .arg("--memory")
         .arg("--set")

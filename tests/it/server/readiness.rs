@@ -13,7 +13,7 @@ use tonic_health::pb::health_client::HealthClient;
 
 use crate::engines::cassandra::{beside_with_node, node, query};
 use crate::fleet::several_servers::{add_to, metric, metric_of};
-use crate::servers::cassandra::Cassandra;
+use crate::servers::lent_node::lent_node;
 use crate::support::beside;
 use crate::support::harness::{Launch, PATIENCE, Server, eventually};
 
@@ -72,8 +72,9 @@ fn is_ready(server: &Server) -> bool {
 
 #[test]
 fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_after_it_does() {
-    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
-    let server = Launch::dev_on_cassandra(node.address()).start();
+    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let server =
+        Launch::dev_on_cassandra(node.address()).arg("--set").arg("clusters.cassandra.keyspace=silent").start();
     let address = server.address;
     add_to(&server, "default", "views", 1);
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
@@ -89,7 +90,7 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     let yardstick = beside(&server);
     yardstick.comes(paused, AWAY_WITHIN, "it is not ready", || !is_ready(&server));
     let said = server.get("/readyz").body;
-    assert!(said.contains("keyspace tallystone_dev of Cassandra at 127.0.0.1:"), "{said}");
+    assert!(said.contains("keyspace silent of Cassandra at 127.0.0.1:"), "{said}");
     assert!(said.contains("has not answered since 20"), "{said}");
     for watched in [&mut counters, &mut whole] {
         assert_eq!(next(watched, PATIENCE), Some(NotServing));
@@ -101,11 +102,11 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     let (code, printed) = wait_ready(&server, "1s");
     assert!(code == 5 && printed.contains("was not ready within"), "{code}: {printed}");
     let (code, printed) = run(&server, &["status"]);
-    assert!(code == 5 && printed.contains("counters are not served: keyspace tallystone_dev"), "{code}: {printed}");
+    assert!(code == 5 && printed.contains("counters are not served: keyspace silent"), "{code}: {printed}");
     assert_eq!(server.get("/healthz").status, 200);
     let ready = |server: &Server, service| metric_of(server, "tallystone_ready", &format!("service=\"{service}\""));
     assert_eq!((ready(&server, COUNTERS), ready(&server, QUEUES)), (0.0, 1.0));
-    assert!(metric_of(&server, "tallystone_store_silent_seconds", "store=\"tallystone_dev\"") >= 8.0);
+    assert!(metric_of(&server, "tallystone_store_silent_seconds", "store=\"silent\"") >= 8.0);
     // What is not ready is asked all the same.
     let tried = server.post_briefly(ADD, ADD_ONE);
     assert!(tried.status >= 500, "{} {}", tried.status, tried.body);
@@ -126,8 +127,9 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
 
 #[test]
 fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_one_again() {
-    let node = Cassandra::start(|_| {}).unwrap_or_else(|why| panic!("{why}"));
-    let server = Launch::dev_on_cassandra(node.address()).start();
+    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let server =
+        Launch::dev_on_cassandra(node.address()).arg("--set").arg("clusters.cassandra.keyspace=lapsed").start();
     add_to(&server, "default", "views", 1);
     node.pause();
     let has_lapsed = || server.get("/readyz").body.contains("has not been a member of its fleet since 20");
