@@ -17,6 +17,7 @@ mod figures;
 mod gets;
 mod hot;
 mod idle;
+mod instructions;
 mod keyed;
 mod ledger;
 mod load;
@@ -221,6 +222,8 @@ enum Command {
     Fairness(fairness::Scale),
     /// Counters on the embedded store beside their ceilings, as a table
     Figures(figures::Scale),
+    /// Instructions of single calls by callgrind, of one build or of two, as a table
+    Instructions(instructions::Scale),
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -314,6 +317,7 @@ async fn main() -> Result<()> {
         Command::Access(scale) => access::run(&place.binary()?, || place.folder(), scale).await,
         Command::Fairness(scale) => fairness::run(&place.binary()?, || place.folder(), scale).await,
         Command::Figures(scale) => figures::run(&place.binary()?, || place.folder(), scale).await,
+        Command::Instructions(scale) => instructions::run(&place.binary()?, || place.folder(), scale).await,
         command @ (Command::Add(_)
         | Command::Batch { .. }
         | Command::Stream { .. }

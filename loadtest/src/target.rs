@@ -63,8 +63,8 @@ impl Target {
         Self::start(command)
     }
 
-    /// Starts a server and waits until it is ready.
-    fn ready(command: Command) -> Result<Self> {
+    /// Starts a server by a command of its own and waits until it is ready.
+    pub fn ready(command: Command) -> Result<Self> {
         let mut target = Self::start(command)?;
         let begun = Instant::now();
         while !http_get(target.address, "/readyz").is_ok_and(|(status, _)| status == 200) {
@@ -158,7 +158,7 @@ fn follow(
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             printed_bytes.fetch_add(line.len() as u64 + 1, Ordering::Relaxed);
             if shown < TROUBLE_LINES_MAX
-                && (line.contains("ERROR") || line.contains("WARN") || line.contains("panicked"))
+                && (["ERROR", "WARN", "panicked"].iter().any(|word| line.contains(word)) || line.starts_with("error"))
             {
                 shown += 1;
                 eprintln!("server: {line}");

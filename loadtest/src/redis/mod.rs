@@ -6,7 +6,7 @@
 mod lives;
 mod many;
 mod peers;
-mod server;
+pub mod server;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

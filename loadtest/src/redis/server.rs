@@ -35,14 +35,18 @@ pub struct Used {
 impl Redis {
     /// Starts a Redis that appends each command to its log, and writes it to the disk every second or before each answer.
     pub fn start(program: &Path, folder: TempDir, appendfsync: &str) -> Result<Self> {
+        Self::start_by(Command::new(program), folder, appendfsync)
+    }
+
+    /// The same by a command that runs Redis with the arguments that are added to it.
+    pub fn start_by(mut command: Command, folder: TempDir, appendfsync: &str) -> Result<Self> {
         let address = TcpListener::bind("127.0.0.1:0")?.local_addr()?;
         let port = address.port().to_string();
-        let mut command = Command::new(program);
         command.args(["--port", &port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "yes"]);
         command.args(["--appendfsync", appendfsync, "--auto-aof-rewrite-percentage", "0", "--dir"]).arg(folder.path());
         command.args(["--hash-max-listpack-value", "512"]);
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-        let child = child.with_context(|| format!("{} does not start", program.display()))?;
+        let child = child.with_context(|| format!("{} does not start", command.get_program().display()))?;
         let redis = Self { child, address, _folder: folder };
         let begun = Instant::now();
         while redis.ask("PING").is_err() {
@@ -50,6 +54,11 @@ impl Redis {
             std::thread::sleep(POLL_EVERY);
         }
         Ok(redis)
+    }
+
+    /// Its process number.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// The words of an answer, without its structure.
