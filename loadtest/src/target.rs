@@ -41,7 +41,7 @@ impl Target {
 
     /// Starts `tallystone dev` on a data directory with so many descriptors at most, soft and hard.
     pub fn server_with_descriptors(binary: &Path, data: &Path, arguments: &[&str], descriptors: u32) -> Result<Self> {
-        ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
+        ensure_built(binary)?;
         let mut command = Command::new("sh");
         command.args(["-c", &format!("ulimit -n {descriptors} && exec \"$0\" \"$@\"")]).arg(binary);
         command.args(["dev", "--listen", "127.0.0.1:0"]).args(arguments).arg("--data").arg(data);
@@ -50,7 +50,7 @@ impl Target {
 
     /// Starts `tallystone dev` with these arguments.
     pub fn dev(binary: &Path, arguments: &[&str]) -> Result<Self> {
-        ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
+        ensure_built(binary)?;
         let mut command = Command::new(binary);
         command.args(["dev", "--listen", "127.0.0.1:0"]).args(arguments);
         Self::ready(command)
@@ -166,6 +166,12 @@ fn follow(
             let _ = found.try_send(line); // nobody listens any more once the address has come
         }
     })
+}
+
+/// Fails, and says what to do, where there is no such binary.
+pub fn ensure_built(binary: &Path) -> Result<()> {
+    ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
+    Ok(())
 }
 
 fn address_in(line: &str) -> Option<SocketAddr> {

@@ -26,9 +26,10 @@ use crate::load::Call;
 use crate::namespaces::{self, Settings};
 use crate::queues::calls::{Enqueue, Pair};
 use crate::queues::messages::{Client, Kind, Queues, client, create, fill};
+use crate::redis::lives::Life;
 use crate::redis::server::Redis;
 use crate::report::median;
-use crate::target::Target;
+use crate::target::{Target, ensure_built};
 use callgrind::Callgrind;
 
 /// What is compared, and how often.
@@ -80,7 +81,7 @@ impl Build {
 pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Scale) -> Result<()> {
     let binaries = [Some(binary.to_owned()), scale.beside.clone()];
     for binary in binaries.iter().flatten() {
-        ensure!(binary.exists(), "{} is not there: cargo build --release", binary.display());
+        ensure_built(binary)?;
     }
     callgrind::find()?;
     let redis = Command::new(&scale.redis_server).arg("--version").output();
@@ -172,8 +173,6 @@ async fn on_embedded(build: &mut Build, folder: &TempDir, scale: &Scale) -> Resu
     let all = Aim { namespace: PLAIN, first: 0, counters: COUNTERS };
     let one = Aim { counters: 1, ..all };
     let get = |aim| first(Get::workers(&connections, aim, Freshness::RolledUp, 1));
-    let enqueue = || first(Enqueue::workers(&connections, QUEUE, 1));
-    let pair = || first(Pair::workers(&connections, QUEUE, 1));
     gets::fill(&connections, all, 1).await?;
     gets::settled(&connections, all, CALL_WITHIN).await?;
     bench.note(build, &["AddCount"], first(Unary::workers(&connections, all, 1))).await?;
@@ -182,13 +181,13 @@ async fn on_embedded(build: &mut Build, folder: &TempDir, scale: &Scale) -> Resu
     for name in [QUEUE, EMPTY] {
         create(&connections, Queues::simple(name)).await?;
     }
-    bench.note(build, &["Enqueue"], enqueue()).await?;
+    bench.note(build, &["Enqueue"], first(Enqueue::workers(&connections, QUEUE, 1))).await?;
     bench.note(build, &["GetDepth"], Depth(client(&connections, 0))).await?;
     // Some for calls that fail, which leave their message leased.
     fill(&connections, QUEUE, Kind::Plain, WARM_UP + FAILED_MAX).await?;
-    bench.note(build, &["Dequeue and Complete"], pair()).await?;
+    bench.note(build, &["Dequeue and Complete"], first(Pair::workers(&connections, QUEUE, 1))).await?;
     bench.note(build, &["Dequeue of nothing"], DequeueOfNothing(client(&connections, 0))).await?;
-    bench.note(build, &["Enqueue, Dequeue, Complete"], Life { enqueue: enqueue(), pair: pair() }).await
+    bench.note(build, &["Enqueue, Dequeue, Complete"], first(Life::workers(&connections, QUEUE, 1))).await
 }
 
 /// A life of a message on Redis: what the server executes, and what Redis does.
@@ -202,8 +201,7 @@ async fn on_redis(build: &mut Build, folder: &impl Fn() -> Result<TempDir>, scal
     bench.counted.push(Callgrind::of(redis.pid(), of_redis.path()));
     let connections = bench.connections.clone();
     create(&connections, Queues::simple(QUEUE)).await?;
-    let enqueue = first(Enqueue::workers(&connections, QUEUE, 1));
-    let life = Life { enqueue, pair: first(Pair::workers(&connections, QUEUE, 1)) };
+    let life = first(Life::workers(&connections, QUEUE, 1));
     bench.note(build, &["Enqueue, Dequeue, Complete with Redis", "the same, in Redis itself"], life).await
 }
 
@@ -226,19 +224,6 @@ impl Call for DequeueOfNothing {
     async fn call(&mut self) -> Result<u64, String> {
         let request = DequeueRequest { queue: EMPTY.to_owned(), ..DequeueRequest::default() };
         self.0.dequeue(request).await.map(|_| 1).map_err(|status| reason_of(&status))
-    }
-}
-
-/// Enqueue, Dequeue and Complete of one message, one after the other.
-struct Life {
-    enqueue: Enqueue,
-    pair: Pair,
-}
-
-impl Call for Life {
-    async fn call(&mut self) -> Result<u64, String> {
-        self.enqueue.call().await?;
-        self.pair.call().await
     }
 }
 

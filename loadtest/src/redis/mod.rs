@@ -3,7 +3,7 @@
 //! Each part has a Redis and a server of its own. CPU is that of the Redis process, by INFO. Times of functions are the upper
 //! bounds of the buckets of LATENCY HISTOGRAM.
 
-mod lives;
+pub mod lives;
 mod many;
 mod peers;
 pub mod server;
