@@ -19,7 +19,6 @@ mod metrics;
 mod numbers;
 mod quotas;
 mod redis;
-mod replaced;
 mod roles;
 mod tables;
 mod tls;
@@ -204,7 +203,7 @@ pub struct LoadedConfig {
     pub config: Config,
     /// Every setting in the order of keys.
     pub settings: BTreeMap<String, ResolvedSetting>,
-    /// Settings that were given under names of earlier releases, with what to write instead.
+    /// Settings that have no effect beside the others, each in a sentence.
     pub notices: Vec<String>,
 }
 
@@ -221,13 +220,12 @@ struct ConfigLayers {
     defaults: Table,
     table: Table,
     origins: BTreeMap<String, SettingOrigin>,
-    notices: Vec<String>,
 }
 
 /// Puts settings together.
 pub fn load(sources: &ConfigSources) -> Result<LoadedConfig, ConfigError> {
     let defaults: Table = DEFAULT_FILE.parse().expect("the compiled-in file is TOML, as a test says");
-    let mut layers = ConfigLayers { origins: BTreeMap::new(), table: defaults.clone(), defaults, notices: Vec::new() };
+    let mut layers = ConfigLayers { origins: BTreeMap::new(), table: defaults.clone(), defaults };
     let mut keys = Vec::new();
     leaves(&layers.table, "", &mut keys);
     layers.origins.extend(keys.into_iter().map(|(key, _)| (key, SettingOrigin::Default)));
@@ -238,21 +236,17 @@ pub fn load(sources: &ConfigSources) -> Result<LoadedConfig, ConfigError> {
         layers.declare(&table, "", &origin)?;
         let mut keys = Vec::new();
         leaves(&table, "", &mut keys);
-        keys.sort_by_key(|(key, _)| !replaced::is_replaced(key));
         for (key, value) in keys {
-            layers.set_any(&key, value, &origin)?;
+            layers.set(&key, value, &origin)?;
         }
     }
     let named = |(name, text): &(String, String)| {
         let key = name.strip_prefix(ENVIRONMENT_PREFIX)?.to_lowercase().replace("__", ".");
         Some((key, text.clone(), SettingOrigin::Environment(name.clone())))
     };
-    let mut environment: Vec<_> = sources.environment.iter().filter_map(named).collect();
-    environment.sort_by_key(|(key, ..)| !replaced::is_replaced(key));
+    let environment = sources.environment.iter().filter_map(named);
     let flags = sources.flags.iter().map(|(key, flag, text)| (key.clone(), text.clone(), SettingOrigin::Flag(flag)));
-    let mut flags: Vec<_> = flags.collect();
-    flags.sort_by_key(|(key, ..)| !replaced::is_replaced(key));
-    for (key, text, origin) in environment.into_iter().chain(flags) {
+    for (key, text, origin) in environment.chain(flags) {
         layers.set_text(&key, &text, &origin)?;
     }
     layers.finish()
@@ -260,9 +254,6 @@ pub fn load(sources: &ConfigSources) -> Result<LoadedConfig, ConfigError> {
 
 impl ConfigLayers {
     fn set_text(&mut self, key: &str, text: &str, origin: &SettingOrigin) -> Result<(), ConfigError> {
-        if replaced::is_replaced(key) {
-            return self.set_any(key, Value::String(text.to_owned()), origin);
-        }
         let value = match self.known(key, origin)? {
             Value::Integer(_) => {
                 let number = text.parse().ok().or_else(|| number_of(key, text)).map(Value::Integer);
@@ -294,17 +285,6 @@ impl ConfigLayers {
             if section.is_empty() && find(&self.table, &key).is_none() {
                 insert(&mut self.table, &key, Value::Table(Table::new()));
             }
-        }
-        Ok(())
-    }
-
-    /// Sets a value under its name of today or of an earlier release.
-    fn set_any(&mut self, key: &str, value: Value, origin: &SettingOrigin) -> Result<(), ConfigError> {
-        let Some(settings) = replaced::settings_for(key, &value) else { return self.set(key, value, origin) };
-        let settings = settings.map_err(|what| bad(key, origin, &what))?;
-        self.notices.push(replaced::notice(key, origin, &settings));
-        for (key, value) in settings {
-            self.set(key, Value::String(value), origin)?;
         }
         Ok(())
     }
@@ -387,7 +367,7 @@ impl ConfigLayers {
             let value = if is_hidden { Value::String("***".to_owned()) } else { value };
             (key, ResolvedSetting { value, origin })
         });
-        let mut loaded = LoadedConfig { config, settings: settings.collect(), notices: self.notices };
+        let mut loaded = LoadedConfig { config, settings: settings.collect(), notices: Vec::new() };
         loaded.notices.extend(loaded.unused_directory());
         loaded.check()?;
         Ok(loaded)
@@ -572,7 +552,7 @@ pub mod tests {
                 "[server]\ndrain_deadline_ms = \"soon\"\n",
                 "server.drain_deadline_ms must be a whole number of milliseconds, or a time such as 10s, not a text",
             ),
-            ("[storage]\nkind = \"tape\"\n", "storage.kind"),
+            ("[queues]\nengine = \"tape\"\n", "queues.engine cannot be used"),
             ("[storage]\ntail_bytes = 1\n", "storage.tail_bytes must be at least"),
             ("[queues]\nmemory_bytes = 64\n", "queues.memory_bytes must be at least 65536 (64KiB), or 0"),
             ("[server\n", "not valid TOML"),
@@ -580,6 +560,16 @@ pub mod tests {
             let error = load(&file(text)).expect_err(text).to_string();
             assert!(error.contains(word) && error.contains("my.toml"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_directory_that_no_role_uses_is_pointed_out() {
+        let notices = |text: &str| load(&file(text)).expect("settings that load").notices;
+        let unused =
+            notices("[counters]\nengine = \"memory\"\n[queues]\nengine = \"none\"\n[storage]\ndata_dir = \"d\"\n");
+        assert_eq!(unused.len(), 1, "{unused:?}");
+        assert!(unused[0].contains("storage.data_dir is not used"), "{unused:?}");
+        assert!(notices("[storage]\ndata_dir = \"d\"\n").is_empty());
     }
 
     #[test]
@@ -682,7 +672,7 @@ pub mod tests {
         assert_eq!(loaded.config.clusters["eu-cache"].kind, ClusterKind::Embedded);
         let error = load(&file("[clusters.eu-cache]\nkind = \"memory\"\n")).expect_err("another store").to_string();
         assert!(error.starts_with("file my.toml: clusters.eu-cache.kind must be counters.engine"), "{error}");
-        let text = "[storage]\nkind = \"memory\"\n[clusters.far]\ntimeout_ms = 7\n";
+        let text = "[counters]\nengine = \"memory\"\n[clusters.far]\ntimeout_ms = 7\n";
         let loaded = load(&file(text)).expect("clusters that nobody gave a kind follow");
         assert_eq!(loaded.config.clusters["embedded"].kind, ClusterKind::Memory);
         let (far, documented) = (&loaded.config.clusters["far"], &loaded.config.clusters["embedded"]);

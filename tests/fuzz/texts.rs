@@ -77,7 +77,7 @@ fn any_settings_are_loaded_or_refused_with_a_text() {
         "= 9223372036854775807",
         "[[",
         "\"",
-        "storage.kind",
+        "queues.engine",
     ];
     Run::of("config", 1_000).judge(
         |rng, pool| mutate::changed(rng, pool, WORDS),

@@ -38,7 +38,7 @@ const VIEWS: &str = "name = \"views\"\n\n[[series]]\nstep = \"10s\"\nkeep = \"1d
 const TOTALS: &str = "name = \"totals\"\ntemporality = \"CUMULATIVE\"\n";
 
 /// Settings of a server that keeps nothing.
-const SETTINGS: &str = "[server]\nlisten = \"127.0.0.1:0\"\n\n[auth]\nmode = \"off\"\n\n[storage]\nkind = \"memory\"\n";
+const SETTINGS: &str = "[server]\nlisten = \"127.0.0.1:0\"\n\n[auth]\nmode = \"off\"\n\n[counters]\nengine = \"memory\"\n\n[queues]\nengine = \"memory\"\n";
 
 /// A server, and a folder to work in.
 struct Desk {

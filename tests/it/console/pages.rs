@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::{POLICY, QUEUES, done, get, header, status_under, tags_of, text_of, used_server};
-use crate::support::harness::{Launch, eventually, http};
+use crate::support::harness::{IN_MEMORY, Launch, eventually, http};
 
 const ODD: &str = "odd%2Fname%3A50";
 /// A text that would run if a page took it as markup, in an element, an attribute or a script.
@@ -311,16 +311,8 @@ fn a_browser_is_led_to_the_console_and_a_foreign_page_or_host_is_refused() {
 #[test]
 fn a_server_shows_its_console_under_the_names_that_its_settings_give() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    command.args([
-        "server",
-        "start",
-        "--listen",
-        "127.0.0.1:0",
-        "--set",
-        "storage.kind=memory",
-        "--set",
-        "auth.mode=off",
-    ]);
+    command.args(["server", "start", "--listen", "127.0.0.1:0", "--set", "auth.mode=off"]);
+    command.args(IN_MEMORY);
     command.args(["--set", "console.hosts=ops.example", "--set", "server.hosts=counts.example"]);
     let server = Launch::of(command).start();
     for (host, status) in [("ops.example", 200), ("counts.example:80", 200), ("evil.example", 403)] {

@@ -185,7 +185,4 @@ fn a_role_that_needs_a_directory_says_so_before_the_start() {
     assert!(says.contains("--data DIR") && says.contains("queues.engine to \"none\""), "{says}");
     let (code, says) = refused(&["counters.engine=memory", "queues.engine=memory"]);
     assert_eq!((code, says.as_str()), (Some(0), ""));
-    let (code, says) = refused(&["storage.kind=memory"]);
-    assert_eq!(code, Some(0));
-    assert!(says.contains("storage.kind is a setting of earlier releases; use counters.engine"), "{says}");
 }

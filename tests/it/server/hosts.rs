@@ -5,7 +5,7 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use crate::support::harness::{Launch, Server};
+use crate::support::harness::{IN_MEMORY, Launch, Server};
 
 /// The status and the text that a request under a host is answered with.
 fn status(server: &Server, request: &str, host: &str) -> String {
@@ -75,7 +75,7 @@ fn http_1_1_needs_one_valid_host_and_1_0_none() {
 /// A server without files, at an address.
 fn start_at(address: &str) -> Server {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tallystone"));
-    command.args(["server", "start", "--set", "storage.kind=memory", "--set", "auth.mode=off", "--listen", address]);
+    command.args(["server", "start"]).args(IN_MEMORY).args(["--set", "auth.mode=off", "--listen", address]);
     Launch::of(command).env("TALLYSTONE__LOG__FORMAT", "json").start()
 }
 

@@ -21,7 +21,7 @@ use tonic_prost::ProstCodec;
 use tonic_types::StatusExt;
 
 use crate::support::beside;
-use crate::support::harness::{HttpAnswer, Launch, PATIENCE, Server, eventually, http};
+use crate::support::harness::{HttpAnswer, IN_MEMORY, Launch, PATIENCE, Server, eventually, http};
 use crate::support::patience::{PatientChannel, patient_channel};
 
 const CREATE_NAMESPACE: &str = "/tallystone.admin.v1.NamespaceService/CreateNamespace";
@@ -197,7 +197,7 @@ fn a_server_does_not_start_without_a_key_unless_it_is_told_to() {
     let (code, _, told) = run(binary(&settings));
     assert_eq!(code, 2, "{told}");
     assert!(told.contains("tallystone key create NAME --offline") && told.contains("auth.mode = \"off\""), "{told}");
-    let (code, _, told) = run(binary(&["server", "start", "--listen", "127.0.0.1:0", "--set", "storage.kind=memory"]));
+    let (code, _, told) = run(binary(&[&["server", "start", "--listen", "127.0.0.1:0"][..], &IN_MEMORY].concat()));
     assert_eq!(code, 2, "{told}");
     assert!(told.contains("keeps no API keys beyond the process"), "{told}");
     let open = Launch::of(binary(&[&settings[..], &["--set", "auth.mode=off"]].concat())).start();

@@ -23,6 +23,8 @@ const ENDED_WITHIN: Duration = Duration::from_secs(120);
 pub const PATIENCE: Duration = Duration::from_secs(60);
 /// The header that says so to a server.
 pub const DEADLINE: (&str, &str) = ("grpc-timeout", "60S");
+/// The arguments of a server that keeps everything in memory.
+pub const IN_MEMORY: [&str; 4] = ["--set", "counters.engine=memory", "--set", "queues.engine=memory"];
 /// How long one plain HTTP call may take. A server that gives it up at its deadline still has its say.
 const CALL_WITHIN: Duration = Duration::from_secs(90);
 /// How soon what is polled is asked again at first, and at last. Each look costs both sides, and what takes long is seen soon enough.

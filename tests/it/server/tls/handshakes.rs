@@ -11,7 +11,7 @@ use tallystone::proto::counter::v1::AddCountRequest;
 use super::{client, curl, handshake, in_memory, metric, run, trusting, url};
 use crate::support::beside;
 use crate::support::certificates::Authority;
-use crate::support::harness::{Launch, PATIENCE, eventually, http};
+use crate::support::harness::{IN_MEMORY, Launch, PATIENCE, eventually, http};
 
 /// The tries of what a machine that stands still for seconds keeps from being judged.
 const TRIES: usize = 3;
@@ -95,7 +95,7 @@ fn health_is_read_by_tls_when_all_connections_of_an_address_are_taken() {
     let mut command = Command::new("sh");
     command.args(["-c", "ulimit -n 330 && exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_tallystone"), "server", "start"]);
     command.args(["--listen", "127.0.0.1:0", "--set", "auth.mode=off"]);
-    command.args(["--set", "counters.engine=memory", "--set", "queues.engine=memory"]);
+    command.args(IN_MEMORY);
     command.arg("--set").arg(format!("tls.cert_file={}", pair.cert.display()));
     command.arg("--set").arg(format!("tls.key_file={}", pair.key.display()));
     let server = Launch::of(command).start();
@@ -160,7 +160,7 @@ fn a_file_of_other_servers_authorities_that_cannot_be_used_keeps_a_server_from_s
     let clear_text = || {
         let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_tallystone"));
         command.args(["server", "start", "--listen", "127.0.0.1:0", "--set", "auth.mode=off"]);
-        command.args(["--set", "counters.engine=memory", "--set", "queues.engine=memory"]);
+        command.args(IN_MEMORY);
         Launch::of(command)
     };
     for (file, words) in [
@@ -174,8 +174,8 @@ fn a_file_of_other_servers_authorities_that_cannot_be_used_keeps_a_server_from_s
             let (status, printed) = launch.arg("--set").arg(&setting).try_start().err().expect("it is refused");
             assert!(status.code() == Some(2) && printed.contains(&told), "{told}: {printed}");
         }
-        let memory = ["--set", "counters.engine=memory", "--set", "queues.engine=memory", "--set", "auth.mode=off"];
-        let (code, _, printed) = run(&[&["server", "check-config", "--set", &setting], &memory[..]].concat());
+        let check = ["server", "check-config", "--set", &setting, "--set", "auth.mode=off"];
+        let (code, _, printed) = run(&[&check[..], &IN_MEMORY].concat());
         assert!(code == 2 && printed.contains(&told), "{told}: {printed}");
     }
     let good = format!("tls.peer_ca_file={}", authority.file.display());
