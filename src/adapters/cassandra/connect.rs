@@ -16,7 +16,7 @@ use scylla::policies::retry::FallthroughRetryPolicy;
 
 use crate::limits::CASSANDRA_DEFINE_WITHIN;
 use crate::request_failure::RequestFailure;
-use crate::schema::{self, SchemaState};
+use crate::schema::{self, Migration, SchemaState};
 use crate::startup_deadline::StartupDeadline;
 use tallystone_adapters::store_password::StorePassword;
 use tallystone_adapters::store_tls::{StoreTls, is_about_tls, with_tls_advice};
@@ -319,7 +319,7 @@ pub async fn check_schema(
             "create it with `tallystone migrate apply` (add --cluster NAME unless it belongs to counters.cluster)",
         ),
         SchemaState::Behind(missing) => (
-            format!("the schema of keyspace {keyspace} lacks {} migrations of this release", missing.len()),
+            format!("the schema of keyspace {keyspace} lacks migrations of this release: {}", names(&missing)),
             "apply them with `tallystone migrate apply` (add --cluster NAME unless the keyspace belongs to \
              counters.cluster)",
         ),
@@ -329,10 +329,15 @@ pub async fn check_schema(
         ),
         SchemaState::Differs(number) => (
             format!("migration {number} of keyspace {keyspace} was applied with different text than this release has"),
-            "start the release that applied it, or use another keyspace for this release",
+            "start the release that applied it, or use another keyspace for this release; builds before 0.1.0 had other tables",
         ),
     };
     Err(OpenError::Schema { what, advice })
+}
+
+fn names(migrations: &[Migration]) -> String {
+    let names = migrations.iter().map(|migration| format!("{} ({})", migration.number, migration.name));
+    names.collect::<Vec<_>>().join(", ")
 }
 
 /// Runs a step of startup on a keyspace within the deadline. If the deadline passes, the error is that nodes do not

@@ -26,12 +26,8 @@ pub struct Migration {
 }
 
 /// The migrations of this binary, in order.
-pub const MIGRATIONS: &[Migration] = &[
-    Migration { number: 1, name: "counters", text: include_str!("../../../cql/schema/0001_counters.cql") },
-    Migration { number: 2, name: "sealing", text: include_str!("../../../cql/schema/0002_sealing.cql") },
-    Migration { number: 3, name: "rules", text: include_str!("../../../cql/schema/0003_rules.cql") },
-    Migration { number: 4, name: "history", text: include_str!("../../../cql/schema/0004_history.cql") },
-];
+pub const MIGRATIONS: &[Migration] =
+    &[Migration { number: 1, name: "tables", text: include_str!("../../../cql/schema/0001_tables.cql") }];
 
 const MIGRATIONS_TABLE: &str = "CREATE TABLE IF NOT EXISTS {keyspace}.schema_migrations (slot int, number int, name \
                                 text, digest bigint, PRIMARY KEY ((slot), number)) WITH id = '{schema_migrations_id}'";
@@ -107,8 +103,9 @@ pub fn tables() -> Vec<&'static str> {
 
 /// The tables that a keyspace has; none if there is no such keyspace.
 pub async fn tables_of(session: &Session, keyspace: &str) -> Result<Vec<String>, RequestFailure> {
-    let list = "SELECT table_name FROM system_schema.tables WHERE keyspace_name = ?";
-    let listed = rows::<(String,)>(session.query_unpaged(list, (keyspace,)).await?)?;
+    // The driver prepares a statement with values anew for each call.
+    let list = format!("SELECT table_name FROM system_schema.tables WHERE keyspace_name = '{keyspace}'");
+    let listed = rows::<(String,)>(session.query_unpaged(list, ()).await?)?;
     Ok(listed.into_iter().map(|(table,)| table).collect())
 }
 
@@ -150,15 +147,15 @@ fn is_partially_created(error: &DbError, text: &str) -> bool {
 }
 
 fn compare(applied: &[(i32, i64)]) -> SchemaState {
-    let newest = applied.iter().map(|(number, _)| *number).max().unwrap_or(0);
-    if newest > MIGRATIONS.last().map_or(0, |last| last.number) {
-        return SchemaState::Ahead(newest);
-    }
     let digest_of = |number| applied.iter().find(|(applied, _)| *applied == number).map(|(_, digest)| *digest);
     let differs =
         |migration: &&Migration| digest_of(migration.number).is_some_and(|digest| digest != migration.digest());
     if let Some(migration) = MIGRATIONS.iter().find(differs) {
         return SchemaState::Differs(migration.number);
+    }
+    let newest = applied.iter().map(|(number, _)| *number).max().unwrap_or(0);
+    if newest > MIGRATIONS.last().map_or(0, |last| last.number) {
+        return SchemaState::Ahead(newest);
     }
     let missing: Vec<Migration> =
         MIGRATIONS.iter().filter(|migration| digest_of(migration.number).is_none()).copied().collect();
@@ -260,6 +257,7 @@ mod tests {
         assert_eq!(compare(&all), SchemaState::Current);
         assert_eq!(compare(&[]), SchemaState::Behind(MIGRATIONS.to_vec()));
         assert_eq!(compare(&[(1, 0)]), SchemaState::Differs(1));
+        assert_eq!(compare(&[(1, 0), (4, 0)]), SchemaState::Differs(1), "a keyspace of a build before 0.1.0");
         assert_eq!(compare(&[all, vec![(99, 0)]].concat()), SchemaState::Ahead(99));
     }
 

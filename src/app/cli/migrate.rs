@@ -119,7 +119,8 @@ impl MigrateTarget {
             }
             SchemaState::Differs(number) => {
                 let what = format!("migration {number} of keyspace {keyspace} was applied with different text");
-                Err(Failure::new(Exit::Precondition, what).hint("use the release that applied it"))
+                Err(Failure::new(Exit::Precondition, what)
+                    .hint("use the release that applied it, or another keyspace; builds before 0.1.0 had other tables"))
             }
         }
     }

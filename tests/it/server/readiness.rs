@@ -72,7 +72,7 @@ fn is_ready(server: &Server) -> bool {
 
 #[test]
 fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_after_it_does() {
-    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let mut node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let server =
         Launch::dev_on_cassandra(node.address()).arg("--set").arg("clusters.cassandra.keyspace=silent").start();
     let address = server.address;
@@ -111,7 +111,7 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
     let tried = server.post_briefly(ADD, ADD_ONE);
     assert!(tried.status >= 500, "{} {}", tried.status, tried.body);
 
-    node.resume();
+    node.bring_back().unwrap_or_else(|why| panic!("{why}"));
     let (resumed, yardstick) = (Instant::now(), beside_with_node(&server, node.address()));
     yardstick.comes(resumed, BACK_WITHIN, "it is ready again", || is_ready(&server));
     for watched in [&mut counters, &mut whole] {
@@ -127,7 +127,7 @@ fn a_server_whose_cassandra_does_not_answer_says_so_and_is_ready_again_soon_afte
 
 #[test]
 fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_one_again() {
-    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let mut node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let server =
         Launch::dev_on_cassandra(node.address()).arg("--set").arg("clusters.cassandra.keyspace=lapsed").start();
     add_to(&server, "default", "views", 1);
@@ -143,7 +143,7 @@ fn a_server_that_has_lapsed_as_a_member_of_its_fleet_is_not_ready_until_it_is_on
     }
     assert_eq!(metric(&server, "tallystone_fleet_members"), 0.0, "nobody here knows how many there are");
     assert_eq!(metric(&server, "tallystone_fleet_lease_seconds"), 0.0);
-    node.resume();
+    node.bring_back().unwrap_or_else(|why| panic!("{why}"));
     let yardstick = beside_with_node(&server, node.address());
     yardstick.comes(Instant::now(), BACK_WITHIN, "it is ready again", || is_ready(&server));
     let tried = server.post(ADD, ADD_ONE).body;
@@ -175,8 +175,8 @@ fn a_keyspace_that_answers_without_its_tables_is_not_ready_until_it_has_them_aga
     let execute = |text: &str| query(&node().to_string(), None, text);
     execute(&format!("DROP TABLE {KEYSPACE}.history_gaps"));
     is_told("the tables history_gaps were dropped; restore a snapshot");
-    let of_history = MIGRATIONS.last().expect("a migration").statements(KEYSPACE);
-    of_history.iter().filter(|text| text.contains(".history_gaps ")).for_each(|text| execute(text));
+    let all = MIGRATIONS.iter().flat_map(|migration| migration.statements(KEYSPACE));
+    all.filter(|text| text.contains(".history_gaps ")).for_each(|text| execute(&text));
     assert!(eventually(LAPSED_WITHIN, || is_ready(&server)), "{:?}", server.get("/readyz"));
     execute(&format!("TRUNCATE {KEYSPACE}.catalog"));
     is_told("the store has lost its catalog.");
