@@ -12,6 +12,7 @@ use crate::request_failure::RequestFailure;
 use crate::request_runner::RequestRunner;
 use crate::row_keys::{stored_counter, stored_dataset, stored_shard};
 use crate::slices::{CqlSlice, CqlSlices};
+use crate::value::Bind as _;
 use tallystone_domain::Timestamp;
 use tallystone_domain::counter::{Counter, CounterName, DatasetId, NamespaceId};
 use tallystone_domain::limits::{STEP, TOUCH_SHARDS};
@@ -110,17 +111,11 @@ impl Touches for TouchIndex {
 
     async fn put_watermarks(&self, dataset: DatasetId, moved: Vec<(u32, Timestamp)>) -> Result<(), StoreError> {
         let statement = self.requests.statement("set_watermark");
-        let writing = moved.into_iter().map(|(shard, to)| {
-            let shard = stored_shard(shard);
+        let row = |(shard, to): (u32, Timestamp)| {
             let at = self.requests.register_time(to.micros());
-            let values = (at, to.micros(), stored_dataset(dataset), shard);
-            self.requests.write("move watermark", statement, values)
-        });
-        let mut writing = stream::iter(writing).buffered(PARTITION_READS_AT_ONCE_MAX);
-        while let Some(written) = writing.next().await {
-            written?;
-        }
-        Ok(())
+            (at, to.micros(), stored_dataset(dataset), stored_shard(shard)).bind()
+        };
+        self.requests.write_rows("move watermarks", statement, moved.into_iter().map(row).collect()).await
     }
 }
 

@@ -1,4 +1,4 @@
-//! Entries of the catalogs that every server makes at its start.
+//! Entries of the catalogs that every server with queues makes at its start.
 
 use tallystone_domain::queue::QueueName;
 use tallystone_engine::catalog::Author;

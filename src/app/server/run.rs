@@ -349,7 +349,9 @@ async fn start_engine(
         .await
         .context("cannot read the catalog")?;
     ensure_named_namespaces(config, preset, &namespaces).await?;
-    ensure_queue_namespace(&namespaces).await;
+    if backend.queue_stores.is_some() {
+        ensure_queue_namespace(&namespaces).await;
+    }
     let parts = EngineParts {
         stores: backend.stores.clone(),
         queue_stores: backend.queue_stores.clone(),

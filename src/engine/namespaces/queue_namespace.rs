@@ -1,6 +1,6 @@
 //! The namespace of the counters that queues keep about themselves: its name and its settings.
 //!
-//! Every server with counters makes it at its start, and several servers at once make one. Only the queues write it; callers
+//! Every server with queues makes it at its start, and several servers at once make one. Only the queues write it; callers
 //! read it. The settings of its dataset and of its partitions cannot change later.
 
 use std::sync::Arc;

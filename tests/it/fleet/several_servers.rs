@@ -515,7 +515,7 @@ fn a_row_that_nobody_asks_about_is_counted_when_its_bucket_is_sealed_and_no_slic
         count(&read) == 1 && read["behind"] != Value::Bool(true)
     };
     assert!(eventually(WITHIN, is_closed), "{}", server.printed());
-    write_late("sealed", (NamespaceId(3), DatasetId(3)), "views", &late, Change::Add(10));
+    write_late("sealed", (NamespaceId(2), DatasetId(2)), "views", &late, Change::Add(10));
     assert_eq!(metric(&server, "tallystone_buckets_sealed_total"), 0.0, "it was told not to");
     // An add that came too late on a busy machine was settled, which leaves a mark.
     let verdicts = |server: &Server| -> f64 {
