@@ -4,34 +4,23 @@
 //! finds all of them up. It ends with the last test that has it or waits for it, because three idle nodes take a part of a core
 //! from all tests that follow. A later one starts it again; tests run in the order of their names, so neighbours share it.
 
-use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, Weak};
-use std::thread;
-use std::time::{Duration, Instant};
 
 use super::cassandra::{Cassandra, Settings};
+use super::node::Node;
 
 /// The nodes of a cluster, and the copies of its keyspaces.
 pub const NODES: usize = 3;
 const HEAP_MIB: u32 = 320;
 const TRIES: usize = 3;
-/// How long a node that goes on may take until it answers.
-const BACK_WITHIN: Duration = Duration::from_secs(60);
 /// Processes have other numbers, and few of them more than this many.
 const HOSTS: u32 = 250 * 250;
 
 /// A cluster.
 pub struct Cluster {
     nodes: [Node; NODES],
-}
-
-enum Node {
-    Up(Cassandra),
-    Paused(Cassandra),
-    Down(Settings),
-    /// Between two of the others.
-    Changing,
 }
 
 /// The cluster while a test has it.
@@ -121,7 +110,7 @@ impl Cluster {
             let mut settings = Settings::new().map_err(|error| error.to_string())?;
             settings.ports = *ports.get_or_insert(settings.ports);
             (settings.host, settings.seed, settings.heap_mib) = (host(at), host(0), HEAP_MIB);
-            Cassandra::start_again(settings).map(Node::Up)
+            Cassandra::start_again(settings).map(Node::of)
         });
         let nodes = nodes.collect::<Result<Vec<_>, String>>()?;
         Ok(Self { nodes: nodes.try_into().unwrap_or_else(|_| unreachable!("as many were started")) })
@@ -134,64 +123,27 @@ impl Cluster {
 
     /// Where a node listens.
     pub fn address(&self, at: usize) -> SocketAddr {
-        match &self.nodes[at] {
-            Node::Up(node) | Node::Paused(node) => node.address(),
-            Node::Down(settings) => SocketAddr::from((settings.host, settings.ports.cql)),
-            Node::Changing => unreachable!("a change ends before anybody asks"),
-        }
+        self.nodes[at].address()
     }
 
     /// Ends a node at once.
     pub fn kill(&mut self, at: usize) {
-        self.nodes[at] = match self.take(at) {
-            Node::Up(node) | Node::Paused(node) => Node::Down(node.kill()),
-            down => down,
-        };
+        self.nodes[at].kill();
     }
 
     /// Stops a node without ending it.
     pub fn pause(&mut self, at: usize) {
-        self.nodes[at] = match self.take(at) {
-            Node::Up(node) => {
-                node.pause();
-                Node::Paused(node)
-            }
-            other => other,
-        };
+        self.nodes[at].pause();
     }
 
     /// Brings a node back, whatever was done to it, and waits until it takes connections.
     pub fn bring_back(&mut self, at: usize) -> Result<(), String> {
-        let node = match self.take(at) {
-            Node::Up(node) => node,
-            Node::Paused(node) => {
-                node.resume();
-                node
-            }
-            Node::Down(settings) => {
-                self.nodes[at] = Node::Down(settings.clone());
-                Cassandra::start_again(settings)?
-            }
-            Node::Changing => return Err(format!("node {at} did not come back before")),
-        };
-        let (address, deadline) = (node.address(), Instant::now() + BACK_WITHIN);
-        self.nodes[at] = Node::Up(node);
-        while TcpStream::connect_timeout(&address, BACK_WITHIN).is_err() {
-            if Instant::now() > deadline {
-                return Err(format!("node {at} does not listen at {address}"));
-            }
-            thread::yield_now();
-        }
-        Ok(())
+        self.nodes[at].bring_back()
     }
 
     /// Brings all nodes back.
     pub fn heal(&mut self) -> Result<(), String> {
-        (0..NODES).try_for_each(|at| self.bring_back(at))
-    }
-
-    fn take(&mut self, at: usize) -> Node {
-        std::mem::replace(&mut self.nodes[at], Node::Changing)
+        self.nodes.iter_mut().try_for_each(Node::bring_back)
     }
 }
 

@@ -10,6 +10,7 @@ pub mod chromedriver;
 pub mod cluster;
 pub mod issuer;
 pub mod lent_node;
+pub mod node;
 pub mod prometheus;
 pub mod proxy;
 pub mod redis;

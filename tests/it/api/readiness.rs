@@ -38,7 +38,7 @@ async fn keyspace(node: &str, clock: &Arc<dyn Clock>) -> Arc<Cassandra> {
 #[tokio::test(flavor = "multi_thread")]
 async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away() {
     let clock: Arc<dyn Clock> = Arc::new(SystemClock);
-    let (node, made) = tokio::task::block_in_place(|| {
+    let (mut node, made) = tokio::task::block_in_place(|| {
         let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
         let made = run(&["migrate", "apply"], &settings(&node.address().to_string(), "beside_queues"));
         (node, made)
@@ -80,7 +80,7 @@ async fn queues_of_another_store_are_served_and_say_so_while_cassandra_is_away()
     let taken = server.done("Dequeue", json!({"queue": "mail"})).await;
     assert_eq!(taken["leases"][0]["message"]["messageId"], "a", "{taken}");
 
-    node.resume();
+    node.bring_back().unwrap_or_else(|why| panic!("{why}"));
     let at = node.address();
     let empty_calls = move || {
         empty_call();

@@ -64,7 +64,7 @@ fn while_the_counter_store_is_away_queues_go_on_and_then_the_counters_catch_up()
     assert_eq!(depths(&server)["depth.completed"], 50);
     assert!(reading(&server, "enqueued").is_none_or(|reading| reported_to(&reading) < Some(away)));
 
-    node.start_again().unwrap_or_else(|why| panic!("{why}"));
+    node.bring_back().unwrap_or_else(|why| panic!("{why}"));
     let last = SystemTime::now();
     // Until the counters have caught up, each answer contains what its `reported_to` promises.
     let has_caught_up = || {
@@ -93,7 +93,7 @@ fn outage() -> (Duration, Pace) {
 #[test]
 fn while_the_counter_store_hangs_queues_go_on_and_then_counters_and_history_catch_up() {
     let data = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a directory on disk");
-    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let mut node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let (server, ledger) = (start(node.address(), "hangs", data.path()), Ledger::default());
     let (lasts, pace) = outage();
     create(&server, Ledger::queue());
@@ -111,7 +111,7 @@ fn while_the_counter_store_hangs_queues_go_on_and_then_counters_and_history_catc
         };
         assert!(eventually(lasts + BACK_WITHIN, is_over), "queues go on: {} mutations", ledger.mutations() - before);
         let (mutations, seconds) = (ledger.mutations() - before, hung.elapsed().as_secs_f64());
-        node.resume();
+        node.bring_back().unwrap_or_else(|why| panic!("{why}"));
         println!("{:.0} mutations a second, the slowest call {:?}", mutations as f64 / seconds, ledger.slowest());
         let allowed = lasts / 2 + yardstick.slowest_call(hung);
         assert!(ledger.slowest() < allowed, "no call waits for the counters: {:?}", ledger.slowest());

@@ -137,7 +137,7 @@ fn pass(time: Duration) {
 
 #[test]
 fn a_fleet_whose_engines_stand_still_and_one_of_whose_servers_is_killed_counts_all_that_was_taken() {
-    let cassandra = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let mut cassandra = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let fleet = Fleet::on("stands_still", cassandra.address());
     let (one, other) = (fleet.server(), fleet.server());
     let ledger = Ledger::default();
@@ -155,7 +155,7 @@ fn a_fleet_whose_engines_stand_still_and_one_of_whose_servers_is_killed_counts_a
             let before = ledger.mutations();
             pass(stands_still_for());
             assert!(ledger.mutations() > before + 100, "queues go on: {:?}", ledger.refused());
-            cassandra.resume();
+            cassandra.bring_back().unwrap_or_else(|why| panic!("{why}"));
             ledger.wait_for_more(200);
         });
         one.kill();

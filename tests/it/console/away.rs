@@ -102,7 +102,7 @@ fn while_the_store_is_away_pages_say_so_and_act_on_nothing() {
 #[test]
 fn while_the_store_of_the_counters_stands_every_page_is_there_in_time() {
     let data = tempfile::tempdir().expect("a temporary directory");
-    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let mut node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let launch = Launch::dev(data.path()).arg("--cassandra").arg(&node.address().to_string());
     let server = launch.arg("--set").arg("clusters.cassandra.keyspace=stands").start();
     let (well, _well_data) = well();
@@ -110,7 +110,7 @@ fn while_the_store_of_the_counters_stands_every_page_is_there_in_time() {
     all_pages_are_warm(&server);
     node.pause();
     let pages = all_pages(&server, &well);
-    node.resume();
+    node.bring_back().unwrap_or_else(|why| panic!("{why}"));
     let counter = pages.iter().find(|(place, _)| place.starts_with("counter?"));
     assert!(counter.is_some_and(|(_, page)| age_of(page) == "away"), "{counter:?}");
 }

@@ -370,7 +370,7 @@ fn a_server_under_a_new_name_that_still_counts_the_one_it_replaces_raises_no_ale
 
 #[test]
 fn a_stopped_store_raises_its_alerts() {
-    let node = lent_node().unwrap_or_else(|why| panic!("{why}"));
+    let mut node = lent_node().unwrap_or_else(|why| panic!("{why}"));
     let server = Launch::dev_on_cassandra(node.address())
         .arg("--memory")
         .arg("--set")
@@ -410,7 +410,7 @@ fn a_stopped_store_raises_its_alerts() {
     assert!(is_over, "{}", page(&server));
     assert!(lags.len() > 5 && lags.windows(2).all(|two| two[0] < two[1]), "it only grows: {lags:?}");
     let last = page(&server);
-    node.resume();
+    node.bring_back().unwrap_or_else(|why| panic!("{why}"));
     let seen = seen.then(Some(last), TROUBLE);
     expect_firing(
         &[seen],
