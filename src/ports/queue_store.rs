@@ -33,8 +33,7 @@ pub struct CreatedQueue {
     pub id: QueueId,
     /// The number of its shards.
     pub shards: u32,
-    /// The time of the creation of its shards, by the store's time; `Timestamp::MIN` where a build stored them that kept no
-    /// time.
+    /// The time of the creation of its shards, by the store's time.
     pub created: Timestamp,
 }
 

@@ -149,8 +149,7 @@ pub fn read_status(bytes: &[u8]) -> Result<ReadStatus, CorruptValue> {
     let flags = reader.byte()?;
     let (kind_of_next, next) = (reader.byte()?, reader.duration()?);
     let (version, epoch) = (reader.whole()?, reader.whole()?);
-    // News of a server of an earlier release end here: its shard counts as one whose best message has just arrived.
-    let head_arrived = if reader.is_empty() { at } else { reader.time()? };
+    let head_arrived = reader.time()?;
     let view = ShardStatus {
         step,
         messages,

@@ -77,7 +77,7 @@ impl CheckRun {
             let is_relayed = queue.keeps_history && self.check_relay(queue, shard, &report).await?;
             self.running.advance(1);
             if full && is_relayed {
-                self.check_versions(queue, shard, &report).await?;
+                self.check_versions(queue, shard).await?;
             }
         }
         if full {

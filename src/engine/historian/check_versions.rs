@@ -10,19 +10,14 @@ use crate::queues::{CheckedQueue, QueueError};
 use tallystone_domain::history::audit::versions::{CheckedMessage, KnownHoles, SeenVersions};
 use tallystone_domain::limits::{CHECK_GAPS_MAX, CHECK_PAGE_MAX, CHECK_SUSPECTS_MAX, CHECK_TRACES_AT_ONCE_MAX};
 use tallystone_domain::queue::{MessageState, QueueId, ShardId};
-use tallystone_ports::{QueueShards, ShardReport, StoreError};
+use tallystone_ports::{QueueShards, StoreError};
 
 /// The undone rows of a message that a trace may have beside its versions, in pages.
 const UNDONE_PAGES: u64 = 8;
 
 impl CheckRun {
-    pub(super) async fn check_versions(
-        &self,
-        queue: &CheckedQueue,
-        shard: ShardId,
-        begun: &ShardReport,
-    ) -> Result<(), QueueError> {
-        let holes = self.holes(queue, shard, begun).await?;
+    pub(super) async fn check_versions(&self, queue: &CheckedQueue, shard: ShardId) -> Result<(), QueueError> {
+        let holes = self.holes(queue, shard).await?;
         let mut suspects = Vec::new();
         for state in MessageState::ALL {
             let mut after = 0;
@@ -45,16 +40,11 @@ impl CheckRun {
     }
 
     /// What is known to be missing from the history of a shard.
-    async fn holes(
-        &self,
-        queue: &CheckedQueue,
-        shard: ShardId,
-        report: &ShardReport,
-    ) -> Result<KnownHoles, StoreError> {
+    async fn holes(&self, queue: &CheckedQueue, shard: ShardId) -> Result<KnownHoles, StoreError> {
         let history = &self.context.sources.history;
         let mut gaps = history.gaps(QueueShards { queue: queue.id, shards: queue.shards }, CHECK_GAPS_MAX).await?;
         gaps.retain(|gap| gap.shard == shard.number);
-        Ok(KnownHoles { gaps, starts_at: history.starts_at().await?, sequence_before: report.counts.before.enqueued })
+        Ok(KnownHoles { gaps, starts_at: history.starts_at().await? })
     }
 
     /// Those of some messages that lack a version.
@@ -86,7 +76,7 @@ impl CheckRun {
         if !self.check_relay(queue, shard, &report).await? {
             return Ok(());
         }
-        let holes = self.holes(queue, shard, &report).await?;
+        let holes = self.holes(queue, shard).await?;
         for message in suspects {
             let seen = self.seen(shard.queue, &message).await?;
             self.found_all(queue, seen.check(shard, &message, &holes));

@@ -28,8 +28,8 @@ pub struct QueueDirectory {
 #[derive(Default)]
 struct QueuesByName {
     by_name: BTreeMap<Box<str>, Arc<ServedQueue>>,
-    /// The templates of each prefix: one, unless an older build accepted more.
-    templates: HashMap<Box<str>, Vec<Arc<ServedQueue>>>,
+    /// The template of each prefix.
+    templates: HashMap<Box<str>, Arc<ServedQueue>>,
 }
 
 impl QueueDirectory {
@@ -40,7 +40,7 @@ impl QueueDirectory {
         let mut order = self.order.write();
         order.by_name.insert(spec.name.as_str().into(), Arc::clone(queue));
         if let Some(prefix) = &spec.template_for {
-            order.templates.entry(Box::from(&**prefix)).or_default().push(Arc::clone(queue));
+            order.templates.insert(prefix.clone(), Arc::clone(queue));
         }
         self.by_id.insert(record.id, Arc::clone(queue));
         self.by_name.insert(spec.name.clone(), Arc::clone(queue));
@@ -58,13 +58,11 @@ impl QueueDirectory {
         let spec = &record.spec;
         let mut order = self.order.write();
         order.by_name.remove(spec.name.as_str());
+        // The next template of the prefix may have come before this one goes.
         if let Some(prefix) = &spec.template_for
-            && let Some(same) = order.templates.get_mut(&**prefix)
+            && order.templates.get(prefix).is_some_and(|of_prefix| of_prefix.record.load().id == record.id)
         {
-            same.retain(|other| other.record.load().id != record.id);
-            if same.is_empty() {
-                order.templates.remove(&**prefix);
-            }
+            order.templates.remove(prefix);
         }
         self.by_name.remove(&spec.name);
         self.by_id.remove(&record.id);
@@ -108,7 +106,7 @@ impl QueueDirectory {
 
     pub fn template_for(&self, prefix: &str) -> Option<Arc<ServedQueue>> {
         let order = self.order.read();
-        order.templates.get(prefix).and_then(|same| same.last()).map(Arc::clone)
+        order.templates.get(prefix).map(Arc::clone)
     }
 
     /// The template with the longest prefix of a name. O(length of the name).
@@ -117,7 +115,7 @@ impl QueueDirectory {
         let order = self.order.read();
         let ends = (1..=name.len()).rev().filter(|end| name.is_char_boundary(*end));
         let mut of_prefix = ends.filter_map(|end| order.templates.get(&name[..end]));
-        of_prefix.next().and_then(|same| same.last()).map(Arc::clone)
+        of_prefix.next().map(Arc::clone)
     }
 }
 

@@ -173,7 +173,7 @@ impl Roller {
         }
         self.forget_dropped(scope, &mut repaired);
         let verified_to = current.sealed.as_ref().map_or(Timestamp::MIN, |sealed| sealed.verified_to);
-        // Older releases compare it by its bytes, so it does not name the roller.
+        // A repair names no roller: servers that find it at once write the same bytes.
         let sealed = VerifiedBase { checkpoint: Checkpoint { writer: None, ..next.clone() }, repaired, verified_to };
         if !fleet.store.seal(dataset, counter, current.sealed.as_ref(), &sealed).await? {
             return Ok(false);

@@ -846,8 +846,8 @@ pub struct RolledUpPart {
     /// The token of that clear.
     #[prost(string, tag = "8")]
     pub clear_token: ::prost::alloc::string::String,
-    /// When the checkpoint was written, by the clock of the server that wrote it. Absent if an earlier release or a repair
-    /// wrote it without this time.
+    /// When the checkpoint was written, by the clock of the server that wrote it. Absent if a repair wrote it, which
+    /// keeps no time.
     #[prost(message, optional, tag = "9")]
     pub rolled_at: ::core::option::Option<::prost_types::Timestamp>,
     /// The server that wrote the checkpoint: the address that it published to the other servers, or else its listen

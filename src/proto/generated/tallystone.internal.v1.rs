@@ -411,8 +411,7 @@ pub struct StoredCheckpoint {
     /// Never set, and not read: a counter that is forgotten has no checkpoint.
     #[prost(bool, tag = "9")]
     pub gone: bool,
-    /// When it was written, by the clock of the writing server, in microseconds after `as_of`. Absent in checkpoints of
-    /// builds that did not store this time.
+    /// When it was written, by the clock of the writing server, in microseconds after `as_of`. Absent in repairs.
     #[prost(sint64, optional, tag = "10")]
     pub rolled_after_us: ::core::option::Option<i64>,
     /// The name of the server that wrote it. Empty if the store belongs to one process.
@@ -1017,7 +1016,7 @@ pub struct StoredQueueHeader {
     /// One entry for each declared shape, in their order.
     #[prost(message, repeated, tag = "11")]
     pub shapes_filled: ::prost::alloc::vec::Vec<StoredShapeFill>,
-    /// The counts of the shard; absent in headers of builds before shards had them.
+    /// The counts of the shard.
     #[prost(message, optional, tag = "12")]
     pub counts: ::core::option::Option<StoredShardCounts>,
     /// The sets of metadata keys that messages are counted under, in the order of their numbers from 1.
@@ -1040,7 +1039,7 @@ pub struct StoredUntracked {
     #[prost(sint64, tag = "2")]
     pub before: i64,
 }
-/// StoredShardCounts are the counts of a shard since its creation, or since the first build that had them.
+/// StoredShardCounts are the counts of a shard since its creation.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct StoredShardCounts {
     /// The number of rows ever applied.
@@ -1067,18 +1066,6 @@ pub struct StoredShardCounts {
     /// Ended leases by their length.
     #[prost(uint64, repeated, tag = "8")]
     pub run: ::prost::alloc::vec::Vec<u64>,
-    /// Messages enqueued before there were counts.
-    #[prost(uint64, tag = "9")]
-    pub enqueued_before: u64,
-    /// Leases given before there were counts.
-    #[prost(uint64, tag = "10")]
-    pub dequeued_before: u64,
-    /// Messages removed before there were counts.
-    #[prost(uint64, tag = "11")]
-    pub expired_before: u64,
-    /// Messages of each state when counting began, in the order of their numbers.
-    #[prost(uint64, repeated, tag = "12")]
-    pub depth_before: ::prost::alloc::vec::Vec<u64>,
 }
 /// StoredValueCounts are the counts of one value of a metadata key in a shard. Key and value are in its key.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1182,8 +1169,8 @@ pub struct StoredQueueSettings {
     /// When the id of a message that is over may come again: 0 once nothing is known of it, 1 at once.
     #[prost(uint32, tag = "23")]
     pub reuse_ids: u32,
-    /// In the row of a shard, the version of the queue in the catalog that the shard has settings and blocks of. 0 in rows of
-    /// builds before shards had it, and in the catalog, which has the version beside the settings.
+    /// In the row of a shard, the version of the queue in the catalog that the shard has settings and blocks of. 0 in the
+    /// catalog, which has the version beside the settings.
     #[prost(uint64, tag = "22")]
     pub version: u64,
 }
@@ -1564,9 +1551,9 @@ pub struct StoredQueueShards {
     /// Whether it was dropped. Its number is never reused.
     #[prost(bool, tag = "2")]
     pub dropped: bool,
-    /// When its shards were created, by the clock of the shards. Absent for shards of builds that did not store it.
-    #[prost(sint64, optional, tag = "3")]
-    pub created: ::core::option::Option<i64>,
+    /// When its shards were created, by the clock of the shards, in microseconds since 1970. 0 if it was dropped.
+    #[prost(sint64, tag = "3")]
+    pub created: i64,
 }
 /// StoredQueueClock is the time of a commit on all clocks.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
@@ -1619,7 +1606,7 @@ pub struct StoredTransition {
     /// When it was applied.
     #[prost(sint64, tag = "7")]
     pub at: i64,
-    /// The epoch of the shard at the row. Absent with the fields below in rows of builds before they were recorded.
+    /// The epoch of the shard at the row.
     #[prost(uint32, tag = "8")]
     pub shard_epoch: u32,
     /// The number of rows applied to the shard up to this one, from 1.
@@ -1647,7 +1634,7 @@ pub struct StoredTransition {
     #[prost(message, optional, tag = "16")]
     pub enqueued: ::core::option::Option<StoredEnqueuedMessage>,
     /// In rows that give a lease, since when the message was ready; in rows that end one, since when it was leased. Absent in
-    /// other rows, and in rows of builds before it was recorded.
+    /// other rows.
     #[prost(sint64, optional, tag = "17")]
     pub since: ::core::option::Option<i64>,
 }

@@ -3,15 +3,14 @@
 use prost::Message as _;
 
 use crate::codec::{CorruptValue, decode};
+use tallystone_domain::queue::tally::ShardCounts;
 use tallystone_domain::queue::tally::errors::SignatureCounts;
 use tallystone_domain::queue::tally::values::ValueCounts;
-use tallystone_domain::queue::tally::{CountsBefore, ShardCounts};
 use tallystone_proto::internal::v1::{StoredShardCounts, StoredSignatureCounts, StoredValueCounts};
 
 /// Converts the counts of a header to their stored form.
 pub fn counts_of(counts: &ShardCounts) -> StoredShardCounts {
-    let ShardCounts { position, rows, enqueued_bytes, leased_at, completed_at, errored_at, wait, run, before } = counts;
-    let CountsBefore { enqueued, dequeued, expired, depth } = before;
+    let ShardCounts { position, rows, enqueued_bytes, leased_at, completed_at, errored_at, wait, run } = counts;
     StoredShardCounts {
         position: *position,
         rows: rows.into(),
@@ -21,10 +20,6 @@ pub fn counts_of(counts: &ShardCounts) -> StoredShardCounts {
         errored_at: errored_at.into(),
         wait: wait.into(),
         run: run.into(),
-        enqueued_before: *enqueued,
-        dequeued_before: *dequeued,
-        expired_before: *expired,
-        depth_before: if *depth == [0; 6] { Vec::new() } else { depth.into() },
     }
 }
 
@@ -40,12 +35,6 @@ pub fn counts_from(stored: StoredShardCounts) -> Result<ShardCounts, CorruptValu
         errored_at: numbers(WHAT, &stored.errored_at)?,
         wait: numbers(WHAT, &stored.wait)?,
         run: numbers(WHAT, &stored.run)?,
-        before: CountsBefore {
-            enqueued: stored.enqueued_before,
-            dequeued: stored.dequeued_before,
-            expired: stored.expired_before,
-            depth: numbers(WHAT, &stored.depth_before)?,
-        },
     })
 }
 
@@ -75,7 +64,7 @@ pub fn decode_signature_counts(bytes: &[u8]) -> Result<SignatureCounts, CorruptV
     Ok(SignatureCounts { failed, errored, changed_at })
 }
 
-/// The numbers of an array, which builds may have stored shorter: rows and steps are only ever added.
+/// The numbers of an array. A release that adds rows or steps adds them at the end, so an array may be shorter.
 fn numbers<const N: usize>(what: &'static str, stored: &[u64]) -> Result<[u64; N], CorruptValue> {
     let mut numbers = [0; N];
     let known = numbers.get_mut(..stored.len());
@@ -93,8 +82,6 @@ mod tests {
         let mut counts = ShardCounts { position: 1 << 47, enqueued_bytes: 7, ..ShardCounts::default() };
         (counts.rows[3], counts.leased_at[7], counts.completed_at[0], counts.errored_at[1]) = (1, 2, 3, 4);
         (counts.wait[15], counts.run[0]) = (5, 6);
-        assert_eq!(counts_from(counts_of(&counts)), Ok(counts.clone()));
-        counts.before = CountsBefore { enqueued: 9, dequeued: 8, expired: 3, depth: [1, 2, 3, 0, 0, 0] };
         assert_eq!(counts_from(counts_of(&counts)), Ok(counts));
         let value = (ValueCounts { depth: [1, 2, 3, 4], flows: [5, 6, 7, 8] }, 9);
         assert_eq!(decode_value_counts(&encode_value_counts(&value)), Ok(value));
@@ -103,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn shorter_arrays_of_earlier_builds_are_filled_with_zeros_and_longer_ones_are_refused() {
+    fn shorter_arrays_are_filled_with_zeros_and_longer_ones_are_refused() {
         let shorter = StoredShardCounts { rows: vec![4, 5], ..StoredShardCounts::default() };
         let read = counts_from(shorter).expect("a shorter array");
         assert_eq!((read.rows[0], read.rows[1], read.rows[2]), (4, 5, 0));

@@ -18,7 +18,7 @@ pub fn encode_rows<'r>(rows: impl IntoIterator<Item = &'r HistoryRow>) -> Vec<u8
     StoredTransitions { rows: rows.into_iter().map(stored_row).collect() }.encode_to_vec()
 }
 
-/// Decodes rows of one shard. Rows of builds before positions were recorded have the position 0.
+/// Decodes rows of one shard.
 pub fn decode_rows(shard: u32, bytes: &[u8]) -> Result<Vec<HistoryRow>, CorruptValue> {
     let stored: StoredTransitions = decode("transitions", bytes)?;
     stored.rows.into_iter().map(|row| row_from(shard, row)).collect()

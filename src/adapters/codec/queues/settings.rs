@@ -55,7 +55,7 @@ pub fn encode_header(header: &ShardHeader) -> Vec<u8> {
         shortened_through: *shortened_through,
         moved_at: (*moved_at != Timestamp::MIN).then(|| moved_at.micros()),
         shapes_filled: shapes_filled.iter().map(|through| StoredShapeFill { through: *through }).collect(),
-        counts: counts.as_deref().map(counts_of),
+        counts: Some(counts_of(counts)),
         counted_key_sets: counted_key_sets.iter().map(|keys| StoredShape { keys: texts_of(keys) }).collect(),
     }
     .encode_to_vec()
@@ -81,7 +81,7 @@ pub fn decode_header(number: u32, bytes: &[u8]) -> Result<ShardHeader, CorruptVa
         shapes_filled: stored.shapes_filled.into_iter().map(|shape| shape.through).collect(),
         deleted: stored.deleted,
         shortened_through: stored.shortened_through,
-        counts: stored.counts.map(counts_from).transpose()?.map(Box::new),
+        counts: Box::new(counts_from(stored.counts.ok_or_else(|| CorruptValue::new(WHAT, "no counts"))?)?),
         counted_key_sets: stored.counted_key_sets.into_iter().map(|set| texts_from(set.keys)).collect(),
     })
 }
@@ -233,17 +233,16 @@ fn class_from(stored: StoredPriorityClass) -> PriorityClass {
 pub struct QueueRow {
     /// The number of its shards.
     pub shards: u32,
-    /// The time of their creation; `Timestamp::MIN` if a build stored them that kept no time.
+    /// The time of their creation.
     pub created: Timestamp,
 }
 
 /// Encodes the row of a queue; `None` once it was dropped.
 pub fn encode_queue(row: Option<QueueRow>) -> Vec<u8> {
-    let created = row.map(|row| row.created).filter(|created| *created > Timestamp::MIN);
     StoredQueueShards {
         shards: row.map_or(0, |row| row.shards),
         dropped: row.is_none(),
-        created: created.map(Timestamp::micros),
+        created: row.map_or(0, |row| row.created.micros()),
     }
     .encode_to_vec()
 }
@@ -251,6 +250,5 @@ pub fn encode_queue(row: Option<QueueRow>) -> Vec<u8> {
 /// Decodes the row of a queue.
 pub fn decode_queue(bytes: &[u8]) -> Result<Option<QueueRow>, CorruptValue> {
     let StoredQueueShards { shards, dropped, created } = decode("queue", bytes)?;
-    let created = created.map_or(Timestamp::MIN, Timestamp::from_micros);
-    Ok((!dropped).then_some(QueueRow { shards, created }))
+    Ok((!dropped).then_some(QueueRow { shards, created: Timestamp::from_micros(created) }))
 }

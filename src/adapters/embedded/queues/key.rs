@@ -247,11 +247,6 @@ pub fn to_outbox(key: &[u8]) -> Option<(ShardId, RowPosition, u64)> {
     Some((shard, last, u64::from_be_bytes(first.try_into().ok()?)))
 }
 
-/// Whether a key of an outbox is of a build whose rows had no positions. Those rows are removed unread.
-pub fn is_outbox_without_positions(key: &[u8]) -> bool {
-    key.len() == 32
-}
-
 /// The commits of a shard whose last row is after a position.
 pub fn outbox_after(shard: ShardId, after: RowPosition) -> KeyRange {
     let next = RowPosition { position: after.position + 1, ..after };
@@ -293,7 +288,6 @@ mod tests {
             prop_assert_eq!(to_message(&of_message(shard, sequence)), Some((shard, sequence)));
             let last = RowPosition { epoch: rows, position: sequence };
             prop_assert_eq!(to_outbox(&of_outbox(shard, last, 7)), Some((shard, last, 7)));
-            prop_assert!(!is_outbox_without_positions(&of_outbox(shard, last, 7)));
             for value in [CountedValue::Own(id.as_str().into()), CountedValue::None, CountedValue::Other, CountedValue::Gone] {
                 let key = of_value_counts(shard, &id, &value);
                 prop_assert_eq!(to_value_counts(&key), Some((shard, &*id, value.clone())));

@@ -323,10 +323,6 @@ fn outbox(spaces: &QueueKeyspaces, table: &mut ShardTable) -> Result<(), QueueRe
         if *key == *TIDIED {
             continue;
         }
-        if key::is_outbox_without_positions(&key) {
-            spaces.outbox.remove(&*key).map_err(ReadError::from)?;
-            continue;
-        }
         let (shard, last, first) = key::to_outbox(&key).ok_or_else(|| malformed_key("outbox", &key))?;
         let bytes = u32::try_from(key.len() + value.len()).unwrap_or(u32::MAX);
         // The rows of dropped queues stay until the history has them.

@@ -1,6 +1,6 @@
 //! Queues of an open store: the cores of all shards in memory, heads and bodies on disk.
 //!
-//! Commands go to the committer, which runs the cores in order of arrival and answers when the group is durable. Reads
+//! Commands go to the committer, which runs the cores in the order of its lanes and answers when the group is durable. Reads
 //! take the same path; only bodies are read directly. A failed commit ends the store, so no caller sees memory ahead of
 //! the disk.
 //!

@@ -221,9 +221,7 @@ impl<'a> CounterExplanationText<'a> {
         };
         let says = match (&rolled_up.rolled_at, rolled_up.exists) {
             (Some(at), _) => format!("{} by {by}", self.when(Some(at))),
-            (None, true) => {
-                "time and server are unknown: the checkpoint is a repair, or an earlier release wrote it".to_owned()
-            }
+            (None, true) => "time and server are unknown: the checkpoint is a repair".to_owned(),
             (None, false) => "never".to_owned(),
         };
         self.line("last rolled", &says);

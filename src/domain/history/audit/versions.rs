@@ -17,8 +17,6 @@ pub struct KnownHoles {
     pub gaps: Vec<HistoryGap>,
     /// Rows before this time may have left by age; none if no row ever left.
     pub starts_at: Option<Timestamp>,
-    /// Messages up to this sequence were enqueued before the shard kept positions.
-    pub sequence_before: u64,
 }
 
 /// A message that is compared with its rows.
@@ -80,9 +78,6 @@ impl SeenVersions {
         let after = self.0.range(last + 1..).next().map(|(_, place)| *place);
         let from_time = before.map_or(message.enqueued_at, |(_, at)| at);
         if holes.starts_at.is_some_and(|starts_at| from_time < starts_at) {
-            return true;
-        }
-        if before.is_none() && message.key.sequence <= holes.sequence_before {
             return true;
         }
         let (from, to) = (before.map(|(position, _)| position), after.map(|(position, _)| position));
@@ -150,7 +145,7 @@ mod tests {
     }
 
     fn no_holes() -> KnownHoles {
-        KnownHoles { gaps: Vec::new(), starts_at: None, sequence_before: 0 }
+        KnownHoles { gaps: Vec::new(), starts_at: None }
     }
 
     #[test]
@@ -181,10 +176,6 @@ mod tests {
         let since = |starts_at| KnownHoles { starts_at: Some(at(starts_at)), ..no_holes() };
         assert_eq!(missing(&late, 3, &since(11)), []);
         assert_eq!(missing(&late, 3, &since(10)), [(Some(1), 2)]);
-        let before = |sequence_before| KnownHoles { sequence_before, ..no_holes() };
-        assert_eq!(missing(&late, 3, &before(20)), []);
-        assert_eq!(missing(&late, 3, &before(19)), [(Some(1), 2)]);
-        assert_eq!(missing(&late, 4, &before(20)), [(Some(4), 1)], "later versions were kept");
     }
 
     #[test]

@@ -286,7 +286,7 @@ pub struct MessageExtras {
     pub releases: u32,
     /// The time of the first lease.
     pub first_leased_at: Option<Timestamp>,
-    /// The time at which the message became terminal; missing for messages of builds that did not record it.
+    /// The time at which the message became terminal; missing before.
     pub ended_at: OptionalTime,
     /// The time at which a terminal message is deleted.
     pub delete_at: Timestamp,

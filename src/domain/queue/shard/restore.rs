@@ -72,8 +72,8 @@ pub struct ShardHeader {
     pub deleted: Option<u64>,
     /// Since the retention was shortened: the sequence up to which it is applied; `None` when that is done.
     pub shortened_through: Option<u64>,
-    /// The counts; `None` in headers of builds before shards had them.
-    pub counts: Option<Box<ShardCounts>>,
+    /// The counts.
+    pub counts: Box<ShardCounts>,
     /// The sets of metadata keys that messages are counted under, in the order of their numbers from 1.
     pub counted_key_sets: Vec<Box<[Box<str>]>>,
 }
@@ -116,7 +116,6 @@ pub struct ShardRestorer {
     shard: Shard,
     limits: BTreeMap<RoutingValue, u32>,
     shapes_filled: Vec<Option<u64>>,
-    has_counts: bool,
     id_key: IdKey,
 }
 
@@ -150,7 +149,7 @@ impl Shard {
             shapes_filled: self.index.shapes.iter().map(|shape| shape.filled_through).collect(),
             deleted: self.deleted,
             shortened_through: self.shortened_through,
-            counts: Some(Box::new(self.tally.counts().clone())),
+            counts: Box::new(self.tally.counts().clone()),
             counted_key_sets: self.tally.key_sets().to_vec(),
         }
     }
@@ -213,10 +212,9 @@ impl ShardRestorer {
             return Err(ShardRestoreError::Shapes);
         }
         shard.dedupe = DedupeIndex::with_floor(answers_floor, answers_untracked);
-        let has_counts = counts.is_some();
-        shard.tally = ShardTally::of(counts.map(|counts| *counts).unwrap_or_default(), counted_key_sets);
+        shard.tally = ShardTally::of(*counts, counted_key_sets);
         shard.tally.declare_keys(&shard.settings.count_by, |_| true);
-        Ok(Self { shard, limits: BTreeMap::new(), shapes_filled, has_counts, id_key: IdKey::default() })
+        Ok(Self { shard, limits: BTreeMap::new(), shapes_filled, id_key: IdKey::default() })
     }
 
     /// Makes a shard that keeps stubs of messages that are over, with ids hashed under this key.
@@ -305,11 +303,6 @@ impl ShardRestorer {
             }
         }
         shard.sessions.settle_all();
-        if !self.has_counts {
-            let counts = ShardCounts::of_earlier_build(shard.sequence, shard.serial, &shard.index.totals);
-            shard.tally = ShardTally::of(counts, Vec::new());
-            shard.tally.declare_keys(&shard.settings.count_by, |_| false);
-        }
         // A deleted shard has no messages any more, and its counts stay for the history of its positions.
         let agrees =
             |shard: &Shard| shard.tally.agrees_with(&shard.index.totals, shard.messages.iter(), shard.messages.stubs());

@@ -42,21 +42,6 @@ pub struct ShardCounts {
     pub wait: [u64; TIME_STEPS.len()],
     /// Ended leases by their length.
     pub run: [u64; TIME_STEPS.len()],
-    /// Counts of rows that were applied before the shard counted rows.
-    pub before: CountsBefore,
-}
-
-/// What is known of a shard from before it counted its rows. Zero for a shard that always did.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct CountsBefore {
-    /// Messages enqueued: the sequence at that time.
-    pub enqueued: u64,
-    /// Leases given: the lease serial at that time.
-    pub dequeued: u64,
-    /// Messages removed: those enqueued that were not there any more.
-    pub expired: u64,
-    /// Messages of each state.
-    pub depth: [u64; MessageState::ALL.len()],
 }
 
 impl Default for ShardCounts {
@@ -70,43 +55,17 @@ impl Default for ShardCounts {
             errored_at: Default::default(),
             wait: Default::default(),
             run: Default::default(),
-            before: CountsBefore::default(),
         }
     }
 }
 
 impl ShardCounts {
-    /// Counts of a shard that an earlier build stored without them.
-    pub fn of_earlier_build(sequence: u64, serial: u64, totals: &Totals) -> Self {
-        let depth = totals.messages();
-        let expired = sequence.saturating_sub(depth.iter().sum());
-        Self { before: CountsBefore { enqueued: sequence, dequeued: serial, expired, depth }, ..Self::default() }
-    }
-
     /// The total of a flow. O(rows).
     pub fn flow(&self, flow: Flow) -> u64 {
-        let before = match flow {
-            Flow::EnqueuedBytes => return self.enqueued_bytes,
-            Flow::Enqueued => self.before.enqueued,
-            Flow::Dequeued | Flow::Attempts => self.before.dequeued,
-            Flow::Expired => self.before.expired,
-            Flow::Ready
-            | Flow::Extended
-            | Flow::Completed
-            | Flow::CompletedLate
-            | Flow::Failed
-            | Flow::Released
-            | Flow::LeaseExpired
-            | Flow::Canceled
-            | Flow::CanceledTtl
-            | Flow::CanceledPurge
-            | Flow::Errored
-            | Flow::Redriven => 0,
-        };
-        before + flow.of(&self.rows)
+        if flow == Flow::EnqueuedBytes { self.enqueued_bytes } else { flow.of(&self.rows) }
     }
 
-    /// How often a message became pending, or stayed so by an update, since the shard counts its rows. O(rows).
+    /// How often a message became pending, or stayed so by an update, since the creation of the shard. O(rows).
     pub fn arrivals(&self) -> u64 {
         let rows = state_machine::row_shapes().zip(self.rows);
         rows.filter(|(row, _)| row.to == Some(MessageState::Pending)).map(|(_, count)| count).sum()
@@ -114,7 +73,7 @@ impl ShardCounts {
 
     /// The depth of a state, as the row counts say. It equals the number of messages of the state. O(rows).
     pub fn depth(&self, state: MessageState) -> u64 {
-        self.before.depth[state as usize].saturating_add_signed(depth_change(state, &self.rows))
+        0u64.saturating_add_signed(depth_change(state, &self.rows))
     }
 }
 
@@ -244,11 +203,6 @@ impl ShardTally {
     /// The sets of keys that messages are counted under, in the order of their numbers from 1.
     pub fn key_sets(&self) -> &[Box<[Box<str>]>] {
         &self.key_sets
-    }
-
-    /// Sets that have the same numbers as when their messages were counted.
-    pub fn restore_key_sets(&mut self, key_sets: Vec<Box<[Box<str>]>>) {
-        self.key_sets = key_sets;
     }
 
     /// Gives a set of keys a number, before messages are counted under it. Whether there was one: `is_used` says whether

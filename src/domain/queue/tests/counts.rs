@@ -8,10 +8,9 @@ use proptest::test_runner::TestCaseError;
 use super::up_to;
 use crate::queue::command::MessageUpdate;
 use crate::queue::counter_names::CountedValue;
-use crate::queue::messages::message::{CountedUnder, MessageHead, MessageKey, MessageRef, Metadata};
+use crate::queue::messages::message::{MessageKey, MessageRef, Metadata};
 use crate::queue::messages::message_id::MessageId;
 use crate::queue::messages::settlement::SettleAction;
-use crate::queue::shard::restore::{ShardHeader, ShardRestorer};
 use crate::queue::tally::flows::Flow;
 use crate::queue::tally::values::{COUNTED_STATES, ValueCounts, ValueFlow};
 use crate::queue::{Command, MessageState, Reply, Settings, Shard, Transition, Trigger};
@@ -191,57 +190,6 @@ fn a_store_without_room_counts_new_values_as_other() {
     let values = shard.tally().values_after(None);
     let flows: Vec<_> = values.into_iter().map(|(_, value, counts)| (value, counts.flows[0])).collect();
     assert_eq!(flows, [(CountedValue::Own("first".into()), 2), (CountedValue::Other, 1)]);
-}
-
-/// The shard as an earlier build stored it, which counted nothing. The messages of `removed` are over and gone.
-fn reopened_from_earlier_build(shard: &Shard, removed: &[u64]) -> Shard {
-    let header = ShardHeader { counts: None, counted_key_sets: Vec::new(), ..shard.header() };
-    let mut restoring =
-        ShardRestorer::new(header, shard.settings().clone(), shard.settings_version()).expect("legal settings");
-    for message in shard.messages.iter().filter(|message| !removed.contains(&message.key.sequence)) {
-        let uncounted = MessageHead { counted: CountedUnder::default(), ..message.clone() };
-        restoring.message(uncounted).expect("a message of the shard");
-    }
-    restoring.finish().expect("the parts form a shard")
-}
-
-#[test]
-fn a_shard_of_an_earlier_build_goes_on_from_its_sequence_and_its_lease_serial() {
-    let (mut shard, at) = (counted(10), Timestamp::from_secs(1_000));
-    for id in ["a", "b", "c", "d", "e"] {
-        enqueue(&mut shard, id, "first", at);
-    }
-    let leases = |shard: &mut Shard, max| match shard.apply(Command::Dequeue(up_to(max)), at).reply {
-        Ok(Reply::Leases { leases, .. }) => leases,
-        other => panic!("leases: {other:?}"),
-    };
-    let complete = |shard: &mut Shard, token| {
-        let settle = Command::Settle { token, verb: SettleAction::Complete, failure: Default::default() };
-        shard.apply(settle, at).reply.expect("completed");
-    };
-    let given = leases(&mut shard, 3);
-    complete(&mut shard, given[0].token);
-    let mut shard = reopened_from_earlier_build(&shard, &[given[0].token.key.sequence]);
-    let flows = |shard: &Shard| {
-        let counts = shard.tally().counts();
-        [Flow::Enqueued, Flow::Dequeued, Flow::Attempts, Flow::Completed, Flow::Expired].map(|flow| counts.flow(flow))
-    };
-    assert_eq!(flows(&shard), [5, 3, 3, 0, 1], "completions of before are not known");
-    assert_eq!(shard.tally().counts().position, 0, "no row was counted");
-    assert_eq!(shard.tally().own_values(), 0);
-
-    enqueue(&mut shard, "f", "first", at);
-    complete(&mut shard, given[1].token);
-    assert_eq!(leases(&mut shard, 10).len(), 3);
-    assert_eq!(flows(&shard), [6, 6, 6, 1, 1]);
-    let counts = shard.tally().counts();
-    for state in MessageState::ALL {
-        assert_eq!(counts.depth(state), shard.totals().of(state).messages, "depth of {state}");
-    }
-    let values = shard.tally().values_after(None);
-    let [(_, value, of_value)] = &values[..] else { panic!("one value: {values:?}") };
-    assert_eq!((value, of_value.flows), (&CountedValue::Own("first".into()), [1, 1, 0, 0]), "only the new message");
-    assert!(shard.tally().agrees_with(shard.totals(), shard.messages.iter(), shard.messages.stubs()));
 }
 
 #[test]
