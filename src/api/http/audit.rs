@@ -20,13 +20,15 @@ use crate::grpc::ActDetail;
 use crate::grpc::namespaces::{ACTOR_METADATA, actor_named, claimed, in_one_line};
 use crate::http::buffers::FRAME_HEADER_BYTES;
 use crate::http::methods::Method;
-use crate::http::recorded_methods::CLEAR;
 use tallystone_domain::Reason;
 use tallystone_domain::limits::BODY_BYTES_MAX;
 use tallystone_domain::reason::Effect;
 use tallystone_engine::access::Identity;
 use tallystone_engine::audit::{Audit, OperatorAct};
 use tallystone_ports::StoreError;
+
+/// The call that clears a counter: an act only if it is known who calls, by a key or by a claim.
+const CLEAR: &str = "CounterService.ClearCount";
 
 /// The act of a call, once it was read; none if it is not recorded.
 pub type ActSlot = Mutex<Option<OperatorAct>>;

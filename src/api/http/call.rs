@@ -105,7 +105,7 @@ pub async fn call(
     request: Request<Body>,
     caller: &Arc<Caller>,
 ) -> Response<Body> {
-    if !method.recorded || context.audit.get().is_none() {
+    if !method.audited || context.audit.get().is_none() {
         return answered(context, method, request, caller).await;
     }
     let held = (Arc::clone(context), Arc::clone(method), Arc::clone(caller));
@@ -143,7 +143,7 @@ async fn answered(
         request.extensions_mut().insert(CallTime(time));
     }
     let span = trace::of(method, request.headers());
-    let (audit, act) = (context.audit.get().filter(|_| method.recorded), ActSlot::default());
+    let (audit, act) = (context.audit.get().filter(|_| method.audited), ActSlot::default());
     let reads = audit.map(|_| (&caller.peer, &act));
     let served = served(context, (method, service), request, reads, (began, time));
     let work = on_behalf(identity.as_ref(), AssertUnwindSafe(served.instrument(span.clone())).catch_unwind());

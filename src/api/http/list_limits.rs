@@ -11,7 +11,8 @@ use prost_reflect::{FieldDescriptor, Kind, MessageDescriptor};
 
 use crate::errors::ApiError;
 use tallystone_domain::Reason;
-use tallystone_domain::limits::{BATCH_ITEMS_MAX, MAP_ENTRIES_MAX, QUEUE_BATCH_ITEMS_MAX, REQUEST_ITEMS_MAX};
+use tallystone_domain::limits::{BATCH_ITEMS_MAX, MAP_ENTRIES_MAX, REQUEST_ITEMS_MAX};
+use tallystone_proto::LIST_BOUNDS;
 
 /// The greatest number of lists and maps that one message type has itself, without those of nested messages.
 const LISTS_OF_ONE: usize = 8;
@@ -19,17 +20,11 @@ const LISTS_OF_ONE: usize = 8;
 /// The decoder refuses messages with deeper nesting.
 const DECODER_DEPTH: u32 = 100;
 
-/// The lists with bounds of their own, by message and field name.
-const BOUNDS: [(&str, usize); 2] = [
-    ("tallystone.queue.v1.BatchEnqueueRequest.messages", QUEUE_BATCH_ITEMS_MAX),
-    ("tallystone.queue.v1.SettleMessagesRequest.items", QUEUE_BATCH_ITEMS_MAX),
-];
-
 /// Returns the greatest number of items of a list, or entries of a map.
 pub fn items_max(field: &FieldDescriptor) -> usize {
-    let own = BOUNDS.iter().find(|(name, _)| *name == field.full_name());
+    let own = LIST_BOUNDS.iter().find(|(name, _)| *name == field.full_name());
     match own {
-        Some((_, most)) => *most,
+        Some((_, most)) => *most as usize,
         None if field.is_map() => MAP_ENTRIES_MAX,
         None => BATCH_ITEMS_MAX,
     }
@@ -161,6 +156,7 @@ mod tests {
     use prost_reflect::DescriptorPool;
 
     use super::*;
+    use tallystone_domain::limits::QUEUE_BATCH_ITEMS_MAX;
     use tallystone_proto::queue::v1 as queue;
 
     const ENTRIES: usize = 2 * MAP_ENTRIES_MAX;
@@ -208,6 +204,15 @@ mod tests {
             }
         }
         assert!(seen >= 12, "{seen} lists");
+    }
+
+    #[test]
+    fn the_protos_declare_the_bounds_that_services_check() {
+        let queues = "tallystone.queue.v1.";
+        assert!(
+            LIST_BOUNDS.iter().all(|(name, most)| name.starts_with(queues) && *most as usize == QUEUE_BATCH_ITEMS_MAX)
+        );
+        assert_eq!(LIST_BOUNDS.len(), 2);
     }
 
     #[test]

@@ -14,7 +14,6 @@ use tonic::codegen::Service;
 use crate::errors::ApiError;
 use crate::http::list_limits::ListLimits;
 use crate::http::metrics::{CallMetrics, MethodMetrics};
-use crate::http::recorded_methods;
 use tallystone_domain::Reason;
 use tallystone_domain::access::AccessRole;
 use tallystone_domain::call_limit::CallClass;
@@ -26,6 +25,7 @@ use tallystone_proto::experiment::v1::experiment_service_server;
 use tallystone_proto::history::v1::history_service_server;
 use tallystone_proto::queue::v1::queue_service_server;
 use tallystone_proto::rule::v1::rule_service_server;
+use tallystone_proto::{AUDITED_METHODS, SHARE_TAKING_METHODS, TIMED_METHODS, WAITING_METHODS};
 
 /// The service of counters.
 pub const COUNTERS: &str = counter_service_server::SERVICE_NAME;
@@ -42,41 +42,6 @@ pub const RULES: &str = rule_service_server::SERVICE_NAME;
 
 /// The least similarity at which an existing path is suggested for an unknown one.
 const LIKE_MIN: f64 = 0.9;
-
-/// Parts of the full names of methods whose callers are recorded in a history.
-const CHANGES_A_CATALOG: [&str; 5] =
-    ["tallystone.admin.", "tallystone.experiment.", ".CreateQueue", ".UpdateQueue", ".DeleteQueue"];
-
-/// Names of calls that occupy lasting resources, of which each caller has a share.
-const TAKES_A_SHARE: [&str; 10] = [
-    "WatchCounts",
-    "Enqueue",
-    "BatchEnqueue",
-    "OpenSession",
-    "PurgeQueue",
-    "RedriveMessages",
-    "DiscardMessages",
-    "CancelMessages",
-    "WatchQueue",
-    "Work",
-];
-
-/// Names of calls that neither wait because their callers ask for it nor differ much: how long they take says how busy the
-/// server is.
-const TIMED: [&str; 12] = [
-    "AddCount",
-    "BatchAddCounts",
-    "ReportTotals",
-    "Enqueue",
-    "BatchEnqueue",
-    "Complete",
-    "Fail",
-    "Release",
-    "Cancel",
-    "ExtendLease",
-    "SettleMessages",
-    "Heartbeat",
-];
 
 /// The future of a generated service's answer.
 pub type ResponseFuture = Pin<Box<dyn Future<Output = Result<http::Response<Body>, Infallible>> + Send>>;
@@ -152,9 +117,9 @@ pub struct Method {
     pub timing: CallTiming,
     /// Whether it may change state: true unless its descriptor declares no side effects.
     pub changes: bool,
-    /// Whether calls may be recorded as acts of operators.
-    pub recorded: bool,
-    /// Whether its service needs the caller's address.
+    /// Whether calls are recorded as acts of operators.
+    pub audited: bool,
+    /// Whether its service needs the caller's address: to record who made a change, or for the share of a caller.
     pub wants_peer: bool,
     /// Whether a call may wait inside the server for an event.
     pub waits: bool,
@@ -183,6 +148,7 @@ impl Methods {
         let own = service.full_name().starts_with("tallystone.");
         for descriptor in service.methods() {
             let name = format!("{}/{}", service.full_name(), descriptor.name());
+            let declares = |names: &[&str]| names.binary_search(&descriptor.full_name()).is_ok();
             let method = Method {
                 streaming: descriptor.is_client_streaming() || descriptor.is_server_streaming(),
                 service: Arc::clone(&mount),
@@ -192,11 +158,11 @@ impl Methods {
                 own,
                 role: role_of(descriptor.full_name()),
                 class: class_of(descriptor.full_name()),
-                timing: if own && TIMED.contains(&descriptor.name()) { CallTiming::Timed } else { CallTiming::Untimed },
-                recorded: own && recorded_methods::is_recorded(descriptor.full_name()),
+                timing: if declares(TIMED_METHODS) { CallTiming::Timed } else { CallTiming::Untimed },
+                audited: declares(AUDITED_METHODS),
                 changes: own && !is_without_side_effects(&descriptor),
-                wants_peer: own && wants_peer(descriptor.full_name()),
-                waits: own && descriptor.name() == "Dequeue",
+                wants_peer: declares(AUDITED_METHODS) || declares(SHARE_TAKING_METHODS),
+                waits: declares(WAITING_METHODS),
                 descriptor,
             };
             self.by_path.insert(format!("/{name}").into(), Arc::new(method));
@@ -310,12 +276,6 @@ fn class_of(name: &str) -> Option<CallClass> {
     Some(CallClass::from_number(*number).expect("the protos declare classes of this build"))
 }
 
-/// Whether the service of a method needs the caller's address.
-fn wants_peer(name: &str) -> bool {
-    let call = name.rsplit('.').next().unwrap_or(name);
-    CHANGES_A_CATALOG.iter().any(|part| name.contains(part)) || TAKES_A_SHARE.contains(&call)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -335,30 +295,47 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_take_a_share_know_their_caller() {
-        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
-        for name in TAKES_A_SHARE {
-            let service = if name == "WatchCounts" { "counter.v1.CounterService" } else { "queue.v1.QueueService" };
-            let path = format!("/tallystone.{service}/{name}");
-            assert!(methods.by_path.get(&*path).is_some_and(|method| method.wants_peer), "{path}");
-        }
-    }
-
-    #[test]
     fn every_method_has_a_class_and_timed_ones_are_quick() {
         let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
         let all = || methods.by_path.values();
         assert!(all().all(|method| method.class.is_some() == method.own));
         let named = |name: &str| all().find(|method| method.own && method.descriptor.name() == name);
-        for name in TIMED {
-            let method = named(name).expect("the method exists");
-            assert!(method.class <= Some(CallClass::Enqueue) && !method.streaming && !method.waits, "{name}");
+        for method in all().filter(|method| method.timing == CallTiming::Timed) {
+            let is_quick = method.class <= Some(CallClass::Enqueue) && !method.streaming && !method.waits;
+            assert!(is_quick, "{}", method.descriptor.full_name());
         }
         let class = |name: &str| named(name).and_then(|method| method.class).expect("the method exists");
         let classes =
             ["Complete", "Heartbeat", "Dequeue", "AddCount", "Enqueue", "GetCount", "RecountCounter"].map(class);
         let [settle, work] = [CallClass::Settle, CallClass::Work];
         assert_eq!(classes, [settle, settle, work, work, CallClass::Enqueue, CallClass::Read, CallClass::List]);
+    }
+
+    #[test]
+    fn every_audited_call_names_its_target() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        let audited: Vec<_> = methods.by_path.values().filter(|method| method.audited).collect();
+        assert_eq!(audited.len(), AUDITED_METHODS.len());
+        for method in audited {
+            let (name, input) = (method.descriptor.full_name(), method.descriptor.input());
+            let fields = ["queue", "namespace", "name", "rule", "operation_id", "dry_run", "document", "experiment"];
+            let is_of_all = name.ends_with("CreateBackup");
+            assert!(is_of_all || fields.iter().any(|field| input.get_field_by_name(field).is_some()), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_call_that_destroys_or_copies_everything_is_audited() {
+        let methods = Methods::new(&CallMetrics::register(&mut Registry::default()));
+        let words =
+            ["Delete", "Purge", "Discard", "Clear", "CancelMessage", "Reset", "CreateBackup", "Rotate", "Export"];
+        let is_such =
+            |method: &&Arc<Method>| method.own && words.iter().any(|word| method.descriptor.name().starts_with(word));
+        let such: Vec<_> = methods.by_path.values().filter(is_such).collect();
+        assert!(such.len() >= 12, "{} calls", such.len());
+        for method in such {
+            assert!(method.audited && method.wants_peer, "{}", method.descriptor.full_name());
+        }
     }
 
     #[test]

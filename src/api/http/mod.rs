@@ -28,7 +28,6 @@ mod metrics;
 mod metrics_page;
 mod pages;
 mod recorded_calls;
-mod recorded_methods;
 mod recorded_stream;
 mod request_body;
 mod response_body;

@@ -1,0 +1,12 @@
+&[
+    "tallystone.counter.v1.CounterService.WatchCounts",
+    "tallystone.queue.v1.QueueService.BatchEnqueue",
+    "tallystone.queue.v1.QueueService.CancelMessages",
+    "tallystone.queue.v1.QueueService.DiscardMessages",
+    "tallystone.queue.v1.QueueService.Enqueue",
+    "tallystone.queue.v1.QueueService.OpenSession",
+    "tallystone.queue.v1.QueueService.PurgeQueue",
+    "tallystone.queue.v1.QueueService.RedriveMessages",
+    "tallystone.queue.v1.QueueService.WatchQueue",
+    "tallystone.queue.v1.QueueService.Work",
+]

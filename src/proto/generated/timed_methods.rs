@@ -1,0 +1,14 @@
+&[
+    "tallystone.counter.v1.CounterService.AddCount",
+    "tallystone.counter.v1.CounterService.BatchAddCounts",
+    "tallystone.counter.v1.CounterService.ReportTotals",
+    "tallystone.queue.v1.QueueService.BatchEnqueue",
+    "tallystone.queue.v1.QueueService.Cancel",
+    "tallystone.queue.v1.QueueService.Complete",
+    "tallystone.queue.v1.QueueService.Enqueue",
+    "tallystone.queue.v1.QueueService.ExtendLease",
+    "tallystone.queue.v1.QueueService.Fail",
+    "tallystone.queue.v1.QueueService.Heartbeat",
+    "tallystone.queue.v1.QueueService.Release",
+    "tallystone.queue.v1.QueueService.SettleMessages",
+]

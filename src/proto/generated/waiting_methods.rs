@@ -1,0 +1,3 @@
+&[
+    "tallystone.queue.v1.QueueService.Dequeue",
+]
