@@ -6,8 +6,8 @@
 use std::collections::VecDeque;
 
 use super::calls::PendingWork;
-use super::fair_turns::FairTurns;
-use super::turn_key::TurnKey;
+use super::flow_key::FlowKey;
+use super::start_time_fair_queue::StartTimeFairQueue;
 
 /// Items that wait in lanes, the most urgent lane first. Each item has a cost. A batch takes whole items up to a total cost,
 /// in turns within a lane. Every lane that is not empty gets at least a share of each batch.
@@ -42,7 +42,7 @@ pub enum LargeItems {
 struct FairLane<T> {
     /// Of the process itself.
     own: VecDeque<(T, usize)>,
-    turns: FairTurns<T>,
+    turns: StartTimeFairQueue<T>,
     cost: usize,
     /// The shares of earlier batches that were too small for the first item.
     saved: usize,
@@ -51,16 +51,16 @@ struct FairLane<T> {
 impl<T, const LANES: usize> FairLanes<T, LANES> {
     /// Empty lanes. The share of a lane is one part in `parts` of the cost of a batch.
     pub fn new(batch_cost: usize, parts: usize, large_items: LargeItems) -> Self {
-        let lane = |_| FairLane { own: VecDeque::new(), turns: FairTurns::default(), cost: 0, saved: 0 };
+        let lane = |_| FairLane { own: VecDeque::new(), turns: StartTimeFairQueue::default(), cost: 0, saved: 0 };
         Self { lanes: std::array::from_fn(lane), batch_cost, share: batch_cost / parts, large_items }
     }
 
-    /// Adds an item behind the others of its lane that have the same turn; none: of the process itself.
-    pub fn push(&mut self, lane: usize, turn: Option<TurnKey>, item: T, cost: usize) {
+    /// Adds an item behind the others of its lane that have the same flow; none: of the process itself.
+    pub fn push(&mut self, lane: usize, flow: Option<FlowKey>, item: T, cost: usize) {
         let lane = &mut self.lanes[lane];
         lane.cost += cost;
-        match turn {
-            Some(turn) => lane.turns.push(turn, item, cost),
+        match flow {
+            Some(flow) => lane.turns.push(flow, item, cost),
             None => lane.own.push_back((item, cost)),
         }
     }
@@ -111,9 +111,9 @@ impl<T, const LANES: usize> FairLanes<T, LANES> {
         self.lanes[lane].cost
     }
 
-    /// The cost of those of one holder of turns.
-    pub fn cost_of_turn(&self, lane: usize, turn: TurnKey) -> usize {
-        self.lanes[lane].turns.cost_of(turn)
+    /// The cost of those of one flow.
+    pub fn cost_of_flow(&self, lane: usize, flow: FlowKey) -> usize {
+        self.lanes[lane].turns.cost_of(flow)
     }
 }
 
@@ -156,8 +156,8 @@ mod tests {
     const PARTS: usize = 8;
     const HOLDERS: u64 = 3;
 
-    /// An item of a test: its lane, its cost, its turn and its number among those of the same lane and turn.
-    type Item = (usize, usize, Option<TurnKey>, usize);
+    /// An item of a test: its lane, its cost, its flow and its number among those of the same lane and flow.
+    type Item = (usize, usize, Option<FlowKey>, usize);
 
     type Lanes = FairLanes<Item, LANES>;
 
@@ -182,15 +182,15 @@ mod tests {
         let mut waiting: [Waiting; LANES] = Default::default();
         let numbers = || [[0; HOLDERS as usize + 1]; LANES];
         let (mut pushed, mut taken) = (numbers(), numbers());
-        let place = |turn: Option<TurnKey>| turn.map_or(HOLDERS, |turn| turn.0) as usize;
+        let place = |flow: Option<FlowKey>| flow.map_or(HOLDERS, |flow| flow.0) as usize;
         let mut steps = steps.into_iter();
         loop {
             let arrived = steps.next();
             let is_over = arrived.is_none();
-            for (lane, cost, turn) in arrived.into_iter().flatten() {
-                let turn = turn.map(TurnKey);
-                let number = &mut pushed[lane][place(turn)];
-                lanes.push(lane, turn, (lane, cost, turn, *number), cost);
+            for (lane, cost, flow) in arrived.into_iter().flatten() {
+                let flow = flow.map(FlowKey);
+                let number = &mut pushed[lane][place(flow)];
+                lanes.push(lane, flow, (lane, cost, flow, *number), cost);
                 waiting[lane].costs.push(cost);
                 *number += 1;
             }
@@ -201,9 +201,9 @@ mod tests {
             let mut batch = Vec::new();
             lanes.take(&mut batch);
             check(&waiting, &batch);
-            for (lane, cost, turn, number) in &batch {
-                let next = &mut taken[*lane][place(*turn)];
-                assert_eq!(number, next, "each item is taken once, in the order of its turn");
+            for (lane, cost, flow, number) in &batch {
+                let next = &mut taken[*lane][place(*flow)];
+                assert_eq!(number, next, "each item is taken once, in the order of its flow");
                 *next += 1;
                 let costs = &mut waiting[*lane].costs;
                 let at = costs.iter().position(|known| known == cost).expect("it waited");
@@ -262,8 +262,8 @@ mod tests {
     #[test]
     fn callers_take_turns_behind_the_process_itself() {
         let mut lanes = FairLanes::<&str, 1>::new(4, PARTS, LargeItems::Wait);
-        for (turn, item) in [(Some(1), "a1"), (Some(1), "a2"), (Some(1), "a3"), (Some(2), "b1"), (None, "own")] {
-            lanes.push(0, turn.map(TurnKey), item, 1);
+        for (flow, item) in [(Some(1), "a1"), (Some(1), "a2"), (Some(1), "a3"), (Some(2), "b1"), (None, "own")] {
+            lanes.push(0, flow.map(FlowKey), item, 1);
         }
         let mut batch = Vec::new();
         lanes.take(&mut batch);

@@ -5,12 +5,12 @@
 //! this project, so the engine and the adapters share it.
 
 mod calls;
-mod fair_turns;
+mod flow_key;
 mod lanes;
 mod shared_bound;
-mod turn_key;
+mod start_time_fair_queue;
 
 pub use calls::{CallQueue, CallQueueState, DetachedTasks, PendingWork};
+pub use flow_key::FlowKey;
 pub use lanes::{FairLanes, LargeItems};
-pub use shared_bound::{HolderShares, leaves_room};
-pub use turn_key::TurnKey;
+pub use shared_bound::{PerFlowUsage, leaves_room};

@@ -6,38 +6,38 @@
 
 use hashbrown::HashMap;
 
-use super::turn_key::TurnKey;
+use super::flow_key::FlowKey;
 
-/// Whether a holder of this much leaves room for others if it takes more of a bound. `held` is what all hold together, the holder
+/// Whether a flow of this much leaves room for others if it takes more of a bound. `held` is what all hold together, the flow
 /// included. Who holds nothing always does: the bound itself is checked apart.
 pub fn leaves_room(own: usize, more: usize, held: usize, most: usize) -> bool {
     own == 0 || own + more <= most.saturating_sub(held)
 }
 
-/// What each holder has. The process itself has no share, and is bounded by the whole.
+/// What each flow has. The process itself has no share, and is bounded by the whole.
 #[derive(Default)]
-pub struct HolderShares(HashMap<TurnKey, usize>);
+pub struct PerFlowUsage(HashMap<FlowKey, usize>);
 
-impl HolderShares {
-    /// What a holder has.
-    pub fn of(&self, holder: Option<TurnKey>) -> usize {
-        holder.and_then(|holder| self.0.get(&holder).copied()).unwrap_or(0)
+impl PerFlowUsage {
+    /// What a flow has.
+    pub fn of(&self, flow: Option<FlowKey>) -> usize {
+        flow.and_then(|flow| self.0.get(&flow).copied()).unwrap_or(0)
     }
 
-    /// A holder takes more.
-    pub fn add(&mut self, holder: Option<TurnKey>, more: usize) {
-        if let Some(holder) = holder.filter(|_| more > 0) {
-            *self.0.entry(holder).or_default() += more;
+    /// A flow takes more.
+    pub fn add(&mut self, flow: Option<FlowKey>, more: usize) {
+        if let Some(flow) = flow.filter(|_| more > 0) {
+            *self.0.entry(flow).or_default() += more;
         }
     }
 
-    /// A holder gives some back. Holders of nothing are forgotten.
-    pub fn remove(&mut self, holder: Option<TurnKey>, less: usize) {
-        let Some(holder) = holder else { return };
-        if let Some(own) = self.0.get_mut(&holder) {
+    /// A flow gives some back. Holders of nothing are forgotten.
+    pub fn remove(&mut self, flow: Option<FlowKey>, less: usize) {
+        let Some(flow) = flow else { return };
+        if let Some(own) = self.0.get_mut(&flow) {
             *own = own.saturating_sub(less);
             if *own == 0 {
-                self.0.remove(&holder);
+                self.0.remove(&flow);
             }
         }
     }
@@ -83,10 +83,10 @@ mod tests {
         #[test]
         fn whoever_holds_nothing_finds_room_beside_any_floods(pieces in vec((0..5_usize, 1..50_usize), 1..500)) {
             let mut own = [0; 5];
-            for (holder, piece) in pieces {
+            for (flow, piece) in pieces {
                 let held: usize = own.iter().sum();
-                if may_take(own[holder], piece, held) {
-                    own[holder] += piece;
+                if may_take(own[flow], piece, held) {
+                    own[flow] += piece;
                 }
                 let held: usize = own.iter().sum();
                 prop_assert!(held <= MOST);
@@ -97,17 +97,17 @@ mod tests {
 
         #[test]
         fn shares_are_the_sums_of_what_was_taken_and_given_back(steps in vec((0..4_u64, 0..50_usize, any::<bool>()), 0..200)) {
-            let (mut shares, mut oracle) = (HolderShares::default(), [0_usize; 4]);
-            for (holder, amount, takes) in steps {
-                let place = &mut oracle[holder as usize];
+            let (mut shares, mut oracle) = (PerFlowUsage::default(), [0_usize; 4]);
+            for (flow, amount, takes) in steps {
+                let place = &mut oracle[flow as usize];
                 let amount = if takes { amount } else { amount.min(*place) };
                 match takes {
-                    true => shares.add(Some(TurnKey(holder)), amount),
-                    false => shares.remove(Some(TurnKey(holder)), amount),
+                    true => shares.add(Some(FlowKey(flow)), amount),
+                    false => shares.remove(Some(FlowKey(flow)), amount),
                 }
                 *place = if takes { *place + amount } else { *place - amount };
-                for (holder, own) in (0..).zip(oracle) {
-                    prop_assert_eq!(shares.of(Some(TurnKey(holder))), own);
+                for (flow, own) in (0..).zip(oracle) {
+                    prop_assert_eq!(shares.of(Some(FlowKey(flow))), own);
                 }
                 prop_assert_eq!(shares.0.len(), oracle.iter().filter(|own| **own > 0).count());
             }

@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::stats::Count;
-use tallystone_coalesce::TurnKey;
+use tallystone_coalesce::FlowKey;
 use tallystone_ports::Clock;
 
 /// When a loop wants to be activated again.
@@ -109,7 +109,7 @@ impl Driver {
 
     /// Starts a task that ends by itself and is joined at the stop. It works on behalf of whoever starts it.
     pub fn start_once(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.spawn(DrainStage::Upkeep, TurnKey::scope(TurnKey::current(), work));
+        self.spawn(DrainStage::Upkeep, FlowKey::scope(FlowKey::current(), work));
     }
 
     /// The number of loops that panicked and were restarted.

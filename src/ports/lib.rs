@@ -77,7 +77,7 @@ pub use rollup_signal::{CounterSignal, RollupSignal, SignalCounts};
 pub use rollup_store::{RollWrite, RollupStore};
 pub use rules::{NewRule, RuleChange, RuleStore, RulesBefore};
 pub use session_directory::{
-    EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife,
+    EndedSession, NewSession, SessionDirectory, SessionEnds, SessionHeartbeat, SessionRowPage, SessionStep,
 };
 pub use store_handle::{MEMORY_TOLD_FROM_PERCENT, StoreCheck, StoreDisk, StoreHandle, StoreMemory};
 pub use time_slices::TimeSlices;

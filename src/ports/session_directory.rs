@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use crate::StoreError;
 use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::queue::session_records::Ending;
-use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::session_rows::{CallAttempt, HeartbeatReply, SessionRow};
 use tallystone_domain::queue::{Refusal, ShardId};
 use tallystone_domain::time::Timestamp;
 
@@ -21,7 +21,7 @@ pub struct NewSession {
     pub id: SessionId,
     /// Its label, at most 256 bytes; empty if it has none.
     pub label: Box<str>,
-    /// How long it lives after each sign of life, 1 s to 12 h.
+    /// How long it lives after each heartbeat, 1 s to 12 h.
     pub lease: Duration,
 }
 
@@ -36,9 +36,9 @@ pub struct EndedSession {
     pub shards: Vec<ShardId>,
 }
 
-/// What a server has heard of a session.
+/// A heartbeat of a session, as its server sends it to the directory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SignOfLife {
+pub struct SessionHeartbeat {
     /// The session.
     pub id: SessionId,
     /// The highest sequence of its calls at the server; 0 if there was none.
@@ -77,7 +77,7 @@ pub struct SessionRowPage {
 ///    label.
 /// 2. Of the sessions of one label at most one has not ended. `open` ends the earlier one as replaced in the same step, and
 ///    answers it with its shards. A repeat of an `open` changes nothing and answers none.
-/// 3. `begin_call`, `reserve_calls` and `heard` are signs of life. They refuse a session that has ended. A session that was
+/// 3. `begin_call`, `reserve_calls` and `heartbeat` extend the life of a session. They refuse a session that has ended. A session that was
 ///    silent for longer than its lease, a quarter of it and `SESSION_HEARD_LATE` ends as expired instead.
 /// 4. `begin_call` answers the highest call that the row knew before. It refuses an attempt below one that began before, as
 ///    a shard does. `reserve_calls` gives each number once.
@@ -89,7 +89,7 @@ pub struct SessionRowPage {
 ///    position it answers none and the present position. At least the last `SESSION_ENDS_KEPT_MIN` ends are kept.
 /// 8. `unfinished` answers sessions that were closed or replaced at least `for_at_least` ago and have shards left, the
 ///    earliest end first. `remove_shards` removes shards of a row; the last one ends that.
-/// 9. A row is kept for its lease, or for `leased_for` where that is longer, and `SESSION_KEPT` after the last sign of life;
+/// 9. A row is kept for its lease, or for `leased_for` where that is longer, and `SESSION_KEPT` after the last heartbeat;
 ///    a closed or replaced one for `SESSION_KEPT` after its end, and while it has shards left. `forget` removes rows whose
 ///    time is over, at most `limit`. A row that is gone is `SessionNotFound`.
 /// 10. A directory that has no room for another row refuses `open` with `Full` and `NotApplied`.
@@ -103,7 +103,7 @@ pub trait SessionDirectory: Send + Sync + 'static {
     async fn get(&self, id: SessionId) -> Result<Option<SessionRow>, StoreError>;
 
     /// Begins an attempt of a call.
-    async fn begin_call(&self, id: SessionId, call: CallAttempt) -> SessionStep<SessionPulse>;
+    async fn begin_call(&self, id: SessionId, call: CallAttempt) -> SessionStep<HeartbeatReply>;
 
     /// Reserves numbers for calls that a server makes for the session. Returns the first.
     async fn reserve_calls(&self, id: SessionId, count: u64) -> SessionStep<u64>;
@@ -114,8 +114,11 @@ pub trait SessionDirectory: Send + Sync + 'static {
     /// Removes shards in which the session holds no leases.
     async fn remove_shards(&self, id: SessionId, shards: &[ShardId]) -> Result<(), StoreError>;
 
-    /// Notes signs of life, at most `SESSION_SIGNS_AT_ONCE_MAX`. Each answer is at the index of its sign.
-    async fn heard(&self, signs: &[SignOfLife]) -> Result<Vec<Result<SessionPulse, Refusal>>, StoreError>;
+    /// Notes heartbeats, at most `SESSION_HEARTBEATS_AT_ONCE_MAX`. Each answer is at the index of its heartbeat.
+    async fn heartbeat(
+        &self,
+        heartbeats: &[SessionHeartbeat],
+    ) -> Result<Vec<Result<HeartbeatReply, Refusal>>, StoreError>;
 
     /// Ends a session; none if there is no such session.
     async fn end(&self, id: SessionId, how: Ending) -> Result<Option<EndedSession>, StoreError>;

@@ -8,9 +8,9 @@ use tallystone_adapters::memory::MemorySessions;
 use tallystone_domain::limits::{SESSION_ENDS_KEPT_MIN, SESSION_KEPT, SESSION_SHARDS_MAX};
 use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::queue::session_records::Ending;
-use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse};
+use tallystone_domain::queue::session_rows::{CallAttempt, HeartbeatReply};
 use tallystone_domain::queue::{QueueId, Refusal, ShardId};
-use tallystone_ports::{EffectOutcome, EndedSession, NewSession, SessionDirectory, SignOfLife, StoreErrorKind};
+use tallystone_ports::{EffectOutcome, EndedSession, NewSession, SessionDirectory, SessionHeartbeat, StoreErrorKind};
 use tallystone_redis::RedisSessions;
 
 use crate::given;
@@ -49,8 +49,8 @@ fn call(sequence: u64, attempt: u32) -> CallAttempt {
     CallAttempt { sequence, attempt }
 }
 
-fn pulse(newest_call: u64, touched: u64) -> Result<SessionPulse, Refusal> {
-    Ok(SessionPulse { newest_call, touched })
+fn pulse(newest_call: u64, touched: u64) -> Result<HeartbeatReply, Refusal> {
+    Ok(HeartbeatReply { newest_call, touched })
 }
 
 fn ended(id: u128, how: Ending, shards: &[ShardId]) -> EndedSession {
@@ -63,7 +63,7 @@ impl DirectoryBench {
         self.directory.open(session).await.expect("room")
     }
 
-    async fn begin(&self, id: u128, attempt: CallAttempt) -> Result<SessionPulse, Refusal> {
+    async fn begin(&self, id: u128, attempt: CallAttempt) -> Result<HeartbeatReply, Refusal> {
         self.directory.begin_call(SessionId(id), attempt).await.expect("an answer")
     }
 
@@ -71,9 +71,9 @@ impl DirectoryBench {
         self.directory.add_shard(SessionId(id), shard(number), attempt).await.expect("an answer")
     }
 
-    async fn hear(&self, id: u128, leased_for: Duration) -> Result<SessionPulse, Refusal> {
-        let sign = SignOfLife { id: SessionId(id), newest_call: 0, leased_for };
-        self.directory.heard(&[sign]).await.expect("an answer").remove(0)
+    async fn hear(&self, id: u128, leased_for: Duration) -> Result<HeartbeatReply, Refusal> {
+        let sign = SessionHeartbeat { id: SessionId(id), newest_call: 0, leased_for };
+        self.directory.heartbeat(&[sign]).await.expect("an answer").remove(0)
     }
 
     async fn end(&self, id: u128, how: Ending) -> Option<EndedSession> {
@@ -168,8 +168,8 @@ async fn session_directory_law_4_calls_are_begun_once_and_numbers_are_given_once
         assert_eq!(bench.begin(1, call(3, 1)).await, pulse(5, 0), "the caller decides about earlier calls");
         let reserved = async |count| bench.directory.reserve_calls(SessionId(1), count).await.expect("an answer");
         assert_eq!([reserved(10).await, reserved(10).await], [Ok(6), Ok(16)]);
-        let sign = SignOfLife { id: SessionId(1), newest_call: 40, leased_for: Duration::ZERO };
-        assert_eq!(bench.directory.heard(&[sign]).await.expect("an answer"), [pulse(25, 0)]);
+        let sign = SessionHeartbeat { id: SessionId(1), newest_call: 40, leased_for: Duration::ZERO };
+        assert_eq!(bench.directory.heartbeat(&[sign]).await.expect("an answer"), [pulse(25, 0)]);
         assert_eq!(reserved(1).await, Ok(41));
         for sequence in 50..=58 {
             bench.begin(1, call(sequence, 2)).await.expect("alive");

@@ -11,11 +11,11 @@ use parking_lot::Mutex;
 use tallystone_domain::limits::{SESSION_ENDS_KEPT_MIN, STORE_SESSIONS_MAX};
 use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::queue::session_records::Ending;
-use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::session_rows::{CallAttempt, HeartbeatReply, SessionRow};
 use tallystone_domain::queue::{Refusal, ShardId};
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{
-    Clock, EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife,
+    Clock, EndedSession, NewSession, SessionDirectory, SessionEnds, SessionHeartbeat, SessionRowPage, SessionStep,
     StoreError, StoreErrorKind,
 };
 
@@ -117,7 +117,7 @@ impl SessionDirectory for MemorySessions {
         Ok(state.numbers.get(&id).and_then(|number| state.rows.get(number)).cloned())
     }
 
-    async fn begin_call(&self, id: SessionId, call: CallAttempt) -> SessionStep<SessionPulse> {
+    async fn begin_call(&self, id: SessionId, call: CallAttempt) -> SessionStep<HeartbeatReply> {
         Ok(self.step(id, |row, now| row.begin_call(call, now)))
     }
 
@@ -136,9 +136,14 @@ impl SessionDirectory for MemorySessions {
         Ok(())
     }
 
-    async fn heard(&self, signs: &[SignOfLife]) -> Result<Vec<Result<SessionPulse, Refusal>>, StoreError> {
-        let heard = |sign: &SignOfLife| self.step(sign.id, |row, now| row.hear(sign.newest_call, sign.leased_for, now));
-        Ok(signs.iter().map(heard).collect())
+    async fn heartbeat(
+        &self,
+        heartbeats: &[SessionHeartbeat],
+    ) -> Result<Vec<Result<HeartbeatReply, Refusal>>, StoreError> {
+        let heard = |heartbeat: &SessionHeartbeat| {
+            self.step(heartbeat.id, |row, now| row.note_heartbeat(heartbeat.newest_call, heartbeat.leased_for, now))
+        };
+        Ok(heartbeats.iter().map(heard).collect())
     }
 
     async fn end(&self, id: SessionId, how: Ending) -> Result<Option<EndedSession>, StoreError> {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::keys::{CATALOG, CHANGES, LEASE_KEY, REQUESTS};
 use super::packed::{PackedBytes, PackedReader};
 use super::store_calls::{text_of, texts_of, unreadable};

@@ -1,6 +1,6 @@
 //! Raises of the epoch: in this process, and noted in the store for servers that start.
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::keys::{EPOCH, named_keys};
 use super::wire::{WireCommand, WireReply};
 use tallystone_adapters::codec::CorruptValue;

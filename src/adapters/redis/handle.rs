@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::calls::RedisQueues;
 use super::client::{FailureCause, RedisClient, write_advice};
-use super::news::RedisNews;
+use super::functions::RedisQueues;
 use super::rights::RightsCheck;
 use super::server_watch::ServerWatch;
+use super::shard_events::RedisNews;
 use tallystone_ports::{StoreCheck, StoreErrorKind, StoreHandle, StoreMemory, text_with_causes};
 
 /// An open deployment.
@@ -59,7 +59,7 @@ impl StoreHandle for RedisHandle {
         let refusal = match self.rights.look_at_catalog().await {
             Ok(looked) => looked.refusal(),
             Err(failure) if failure.cause == FailureCause::Denied => Some(self.rights.refusal_of(&failure)),
-            Err(failure) if failure.cause == FailureCause::LoggedOut => Some(failure.text),
+            Err(failure) if failure.cause == FailureCause::Unauthenticated => Some(failure.text),
             Err(failure) if failure.lone_replica().is_some() => Some(failure.steady().text),
             Err(failure) => match write_advice(&failure.text) {
                 Some(advice) => Some(format!("{}; {advice}", failure.text)),

@@ -4,7 +4,6 @@
 //! functions, `library` makes them one library. The Rust side checks ranges, fills in settings, and reads what the functions
 //! reply. `docs/redis-keys.md` describes the keys.
 
-mod calls;
 mod catalog;
 pub mod client;
 mod client_wire;
@@ -12,6 +11,7 @@ mod counts;
 mod epoch;
 mod epoch_raises;
 mod explain;
+mod functions;
 mod handle;
 mod keys;
 mod library;
@@ -20,7 +20,6 @@ mod loss_check;
 mod losses;
 mod lost_steps;
 mod membership;
-mod news;
 mod open;
 mod operations;
 mod outbox;
@@ -36,6 +35,7 @@ mod runs;
 mod server_report;
 mod server_watch;
 mod sessions;
+mod shard_events;
 mod shard_settings;
 mod shards;
 mod store_calls;
@@ -46,8 +46,8 @@ mod stored_shard;
 mod time;
 pub mod wire;
 
-pub use calls::{RedisQueueOptions, RedisQueues};
 pub use client_wire::ClientWire;
+pub use functions::{RedisQueueOptions, RedisQueues};
 pub use library::QueueLibrary;
 pub use open::{OpenError, RedisStoreOptions, RedisStores, open};
 pub use rights::needed_rights;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use futures_util::future::join_all;
 
-use super::calls::RedisQueues;
 use super::catalog::load_entries;
+use super::functions::RedisQueues;
 use super::keys::{REVISION, named_keys};
 use super::limits::{REDIS_LOST_SHARDS_MAX, REDIS_SHARDS_SAMPLED_MAX};
 use super::store_calls::text_of;

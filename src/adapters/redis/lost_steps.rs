@@ -4,8 +4,8 @@
 //! moment when a shard is found by its next life: the refusal says how far the shard is. The server that is refused notes that
 //! under a key of the shard, by which servers that were answered more find out that they were.
 
-use super::calls::RedisQueues;
 use super::epoch::{ReturnedShard, ServerLife};
+use super::functions::RedisQueues;
 use super::keys::named_keys;
 use super::limits::REDIS_RETURN_KEPT;
 use super::wire::{WireCommand, WireReply};

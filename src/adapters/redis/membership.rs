@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::keys::MEMBERS;
 use super::packed::PackedReader;
 use super::store_calls::texts_of;

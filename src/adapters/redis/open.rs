@@ -3,23 +3,23 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::calls::{CALLER_BYTES, RedisQueueOptions, RedisQueues};
 use super::catalog::RedisCatalog;
 use super::client::{
     CallFailure, ClientOptions, Deployment, FailureCause, FunctionLibrary, Login, NodeFacts, Product, RedisClient,
     Role, write_advice,
 };
 use super::client_wire::ClientWire;
+use super::functions::{CALLER_BYTES, RedisQueueOptions, RedisQueues};
 use super::handle::RedisHandle;
 use super::library::QueueLibrary;
 use super::limits::REDIS_VERSION_MIN;
 use super::membership::{RedisMembership, SeenMembers};
-use super::news::RedisNews;
 use super::operations::RedisOperations;
 use super::rights::{RightsCheck, lacking_unopened};
 use super::server_report::AskedOfServers;
 use super::server_watch::ServerWatch;
 use super::sessions::RedisSessions;
+use super::shard_events::RedisNews;
 use tallystone_adapters::store_tls::{StoreTls, is_about_tls};
 use tallystone_domain::limits::STORE_SESSIONS_MAX;
 use tallystone_ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, StoreErrorKind, StoreHandle};
@@ -322,10 +322,10 @@ fn refusal(at: &str, failure: CallFailure) -> OpenError {
         return OpenError::NoWrites { at, why, advice };
     }
     match cause {
-        FailureCause::LoggedOut => OpenError::Login { at, why },
+        FailureCause::Unauthenticated => OpenError::Login { at, why },
         FailureCause::Denied => OpenError::Denied { at, why },
         FailureCause::Moving if why.contains("is a replica") => OpenError::Replica { at },
-        FailureCause::Stranger => OpenError::NotRedis { at, why },
+        FailureCause::NotRedis => OpenError::NotRedis { at, why },
         _ if why.contains("cluster support disabled") => OpenError::NoCluster { at },
         // Releases without RESP3 do not know how it is asked for.
         _ if why.contains("RESP3NotSupported") || (why.contains("unknown command") && why.contains("HELLO")) => {

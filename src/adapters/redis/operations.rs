@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::keys::OPERATIONS;
 use super::limits::REDIS_ROWS_A_CALL_MAX;
 use super::packed::{PackedBytes, PackedReader};

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::calls::{EMPTY_OUTBOXES, RedisQueues, failure_of};
 use super::counts::read_counts;
+use super::functions::{EMPTY_OUTBOXES, RedisQueues, failure_of};
 use super::keys::{named_keys, prefix};
 use super::limits::{REDIS_OUTBOX_ENTRIES_READ_MAX, REDIS_REPORT_RETRIES_MAX};
 use super::packed::PackedReader;

@@ -3,8 +3,8 @@
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::calls::RedisQueues;
 use super::explain;
+use super::functions::RedisQueues;
 use super::keys::named_keys;
 use super::limits::REDIS_READ_MESSAGES_MAX;
 use super::packed::{PackedBytes, PackedReader};

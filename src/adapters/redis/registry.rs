@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::keys::QUEUES;
 use super::wire::{WireCommand, WireReply};
 use tallystone_adapters::codec::CorruptValue;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tokio::sync::oneshot;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::limits::{REDIS_REMOVAL_AWAITED, REDIS_REMOVAL_CLAIMED, REDIS_REMOVAL_CLAIMED_EVERY};
 use super::registry::{QueuePresence, RegisteredQueue};
 use super::wire::WireReply;

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 
-use super::calls::RedisQueues;
 use super::counts::{read_counts, read_signatures, read_values, value_changed_at};
+use super::functions::RedisQueues;
 use super::limits::REDIS_REPORT_PAGES_MAX;
 use super::packed::PackedBytes;
 use super::replies::{ReadStatus, ReplyParts};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::RedisQueues;
 use super::client::RedisClient;
+use super::functions::RedisQueues;
 use super::limits::{REDIS_CHECKED_EVERY, REDIS_MEMORY_READ_EVERY};
 use super::rights::{LackingRights, RightsCheck};
 use super::server_report::{AskedOfServers, ServerReport, is_nearly_full, store_memory};

@@ -6,22 +6,22 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_ROWS_A_CALL_MAX, REDIS_SESSION_ENDS_A_CALL_MAX};
 use super::packed::{PackedBytes, PackedReader};
 use super::store_calls::{StoreReply, step_unreadable};
 use super::stored_message::read_call;
 use super::stored_row::{
-    ending_code, pack_shard, read_answer, read_end, read_ends, read_pulse, read_room, read_row, read_shards,
+    ending_code, pack_shard, read_answer, read_end, read_ends, read_heartbeat_reply, read_room, read_row, read_shards,
 };
 use super::stored_shard::read_session_id;
 use tallystone_adapters::codec::CorruptValue;
 use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::queue::session_records::Ending;
-use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::session_rows::{CallAttempt, HeartbeatReply, SessionRow};
 use tallystone_domain::queue::{Refusal, ShardId};
 use tallystone_ports::{
-    EndedSession, NewSession, SessionDirectory, SessionEnds, SessionRowPage, SessionStep, SignOfLife, StoreError,
+    EndedSession, NewSession, SessionDirectory, SessionEnds, SessionHeartbeat, SessionRowPage, SessionStep, StoreError,
     StoreErrorKind,
 };
 
@@ -116,9 +116,9 @@ impl SessionDirectory for RedisSessions {
         if reply.is_empty() { Ok(None) } else { next_row(&mut reply, READ).map(Some) }
     }
 
-    async fn begin_call(&self, id: SessionId, call: CallAttempt) -> SessionStep<SessionPulse> {
+    async fn begin_call(&self, id: SessionId, call: CallAttempt) -> SessionStep<HeartbeatReply> {
         let [number, attempt] = attempt_texts(call);
-        self.step_on_row("begin call", "begin", vec![id_text(id), number, attempt], read_pulse).await
+        self.step_on_row("begin call", "begin", vec![id_text(id), number, attempt], read_heartbeat_reply).await
     }
 
     async fn reserve_calls(&self, id: SessionId, count: u64) -> SessionStep<u64> {
@@ -140,17 +140,20 @@ impl SessionDirectory for RedisSessions {
         Ok(())
     }
 
-    async fn heard(&self, signs: &[SignOfLife]) -> Result<Vec<Result<SessionPulse, Refusal>>, StoreError> {
-        const HEARD: &str = "note signs of life";
-        let mut answers = Vec::with_capacity(signs.len());
-        for some in signs.chunks(REDIS_FUNCTION_ITEMS_MAX) {
-            let arguments = some.iter().flat_map(|sign| {
-                let leased_for = PackedBytes::default().duration(sign.leased_for).0;
-                [id_text(sign.id), number_text(sign.newest_call), leased_for]
+    async fn heartbeat(
+        &self,
+        heartbeats: &[SessionHeartbeat],
+    ) -> Result<Vec<Result<HeartbeatReply, Refusal>>, StoreError> {
+        const HEARD: &str = "note heartbeats";
+        let mut answers = Vec::with_capacity(heartbeats.len());
+        for some in heartbeats.chunks(REDIS_FUNCTION_ITEMS_MAX) {
+            let arguments = some.iter().flat_map(|heartbeat| {
+                let leased_for = PackedBytes::default().duration(heartbeat.leased_for).0;
+                [id_text(heartbeat.id), number_text(heartbeat.newest_call), leased_for]
             });
             let mut reply = self.step(HEARD, "heard", arguments.collect()).await?;
             for _ in some {
-                let answer = read_answer(&reply.bytes()?, read_pulse);
+                let answer = read_answer(&reply.bytes()?, read_heartbeat_reply);
                 answers.push(answer.map_err(|fault| step_unreadable(fault, HEARD))?);
             }
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::limits::{REDIS_FUNCTION_ITEMS_MAX, REDIS_HEARTBEAT_LEASES_MAX, REDIS_READY_AGE_PRECISION};
 use super::packed::PackedBytes;
 use super::registry::{QueuePresence, RegisteredQueue};

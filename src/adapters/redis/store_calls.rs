@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 
-use super::calls::{DENIED, RedisQueues, failure_of};
+use super::functions::{DENIED, RedisQueues, failure_of};
 use super::keys::NO_KEY;
 use super::packed::PackedBytes;
 use super::wire::{WireCommand, WireFailure, WireReply};

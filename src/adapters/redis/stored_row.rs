@@ -8,7 +8,7 @@ use super::stored_shard::read_session_id;
 use tallystone_adapters::codec::CorruptValue;
 use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::queue::session_records::Ending;
-use tallystone_domain::queue::session_rows::{SessionPulse, SessionRow};
+use tallystone_domain::queue::session_rows::{HeartbeatReply, SessionRow};
 use tallystone_domain::queue::{QueueId, Refusal, ShardId};
 
 /// The format of the rows that this release reads.
@@ -109,8 +109,8 @@ pub fn read_row(id: &[u8], row: &[u8], shards: &[u8]) -> Result<SessionRow, Corr
 }
 
 /// The pulse in an answer.
-pub fn read_pulse(reader: &mut PackedReader<'_>) -> Result<SessionPulse, CorruptValue> {
-    Ok(SessionPulse { newest_call: read_call(reader)?, touched: reader.whole()? })
+pub fn read_heartbeat_reply(reader: &mut PackedReader<'_>) -> Result<HeartbeatReply, CorruptValue> {
+    Ok(HeartbeatReply { newest_call: read_call(reader)?, touched: reader.whole()? })
 }
 
 /// Whether there was room for a shard.

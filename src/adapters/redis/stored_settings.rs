@@ -1,6 +1,6 @@
 //! The settings of a shard, as Redis has them.
 
-use super::calls::{RedisQueues, failure_of, no_such_shard};
+use super::functions::{RedisQueues, failure_of, no_such_shard};
 use super::keys::{named_keys, prefix};
 use super::losses::lost;
 use super::shard_settings::VersionedSettings;

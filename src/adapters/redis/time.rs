@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 
-use super::calls::RedisQueues;
+use super::functions::RedisQueues;
 use super::keys::QUEUES;
 use super::packed::PackedReader;
 use super::replies::ReplyParts;

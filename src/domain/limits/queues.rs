@@ -186,8 +186,8 @@ pub const SESSION_HEARD_LATE: Duration = Duration::from_secs(1);
 pub const SESSION_ENDS_KEPT_MIN: usize = 10_000;
 /// The ends of sessions that one read returns.
 pub const SESSION_ENDS_PAGE_MAX: usize = 1_000;
-/// The signs of life of sessions that one write brings to the store.
-pub const SESSION_SIGNS_AT_ONCE_MAX: usize = 100;
+/// The heartbeats of sessions that one write brings to the store.
+pub const SESSION_HEARTBEATS_AT_ONCE_MAX: usize = 100;
 /// The forgotten sessions that one step removes from the store.
 pub const SESSION_ROWS_FORGOTTEN_MAX: usize = 1_000;
 /// The end of a session that its server has not finished for so long is finished by others.

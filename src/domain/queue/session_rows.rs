@@ -26,7 +26,7 @@ pub struct CallAttempt {
 
 /// What a session row says to a server that begins a call of the session or has heard of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct SessionPulse {
+pub struct HeartbeatReply {
     /// The highest sequence that the row knew before.
     pub newest_call: u64,
     /// Grows with each shard that the session touches first.
@@ -39,9 +39,9 @@ pub struct SessionRow {
     pub id: SessionId,
     /// Its label; empty if it has none.
     pub label: Box<str>,
-    /// How long it lives after each sign of life.
+    /// How long it lives after each heartbeat.
     pub lease: Duration,
-    /// The last sign of life, as far as the row knows.
+    /// The last heartbeat, as far as the row knows.
     pub heard: Timestamp,
     /// The time until which the row is kept.
     pub kept_until: Timestamp,
@@ -89,10 +89,15 @@ impl SessionRow {
         }
     }
 
-    /// Notes a sign of life of a session whose leases last for `leased_for` at most, and its highest call.
-    pub fn hear(&mut self, newest_call: u64, leased_for: Duration, now: Timestamp) -> Result<SessionPulse, Refusal> {
+    /// Notes a heartbeat of a session whose leases last for `leased_for` at most, and its highest call.
+    pub fn note_heartbeat(
+        &mut self,
+        newest_call: u64,
+        leased_for: Duration,
+        now: Timestamp,
+    ) -> Result<HeartbeatReply, Refusal> {
         self.check_alive(now)?;
-        let pulse = self.pulse();
+        let pulse = self.heartbeat_reply();
         self.heard = self.heard.max(now);
         self.kept_until = self.kept_until.max(now + self.lease.max(leased_for) + SESSION_KEPT);
         self.newest_call = self.newest_call.max(newest_call);
@@ -100,8 +105,8 @@ impl SessionRow {
     }
 
     /// Begins an attempt of a call: refuses lower attempts of it from now on, wherever they are.
-    pub fn begin_call(&mut self, call: CallAttempt, now: Timestamp) -> Result<SessionPulse, Refusal> {
-        let pulse = self.hear(0, Duration::ZERO, now)?;
+    pub fn begin_call(&mut self, call: CallAttempt, now: Timestamp) -> Result<HeartbeatReply, Refusal> {
+        let pulse = self.note_heartbeat(0, Duration::ZERO, now)?;
         self.check_not_barred(call)?;
         if call.attempt > 1 {
             self.bar(call);
@@ -113,7 +118,7 @@ impl SessionRow {
     /// Gives numbers of calls that no other call has. Returns the first.
     pub fn reserve_calls(&mut self, count: u64, now: Timestamp) -> Result<u64, Refusal> {
         let first = self.newest_call.saturating_add(1);
-        self.hear(self.newest_call.saturating_add(count), Duration::ZERO, now)?;
+        self.note_heartbeat(self.newest_call.saturating_add(count), Duration::ZERO, now)?;
         Ok(first)
     }
 
@@ -153,8 +158,8 @@ impl SessionRow {
         matches!(self.ended, Some((Ending::Closed | Ending::Replaced, _))) && !self.shards.is_empty()
     }
 
-    fn pulse(&self) -> SessionPulse {
-        SessionPulse { newest_call: self.newest_call, touched: self.touched }
+    fn heartbeat_reply(&self) -> HeartbeatReply {
+        HeartbeatReply { newest_call: self.newest_call, touched: self.touched }
     }
 
     fn check_not_barred(&self, call: CallAttempt) -> Result<(), Refusal> {

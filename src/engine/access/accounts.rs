@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 use parking_lot::Mutex;
 use xxhash_rust::xxh3::xxh3_64;
 
-use tallystone_coalesce::TurnKey;
+use tallystone_coalesce::FlowKey;
 use tallystone_domain::access::{KeyQuota, KeyQuotas, PrincipalName, QuotaLimits, QuotaRefusal, TokenBucket};
 use tallystone_domain::limits::QUOTA_RETRY_AFTER;
 use tallystone_ports::Clock;
@@ -39,7 +39,7 @@ pub struct QuotaRefusals([AtomicU64; KeyQuota::COUNT]);
 /// What one principal uses.
 pub struct PrincipalAccount {
     name: PrincipalName,
-    turn: TurnKey,
+    flow: FlowKey,
     /// The limit of each quota; 0 for none.
     limits: [AtomicU64; KeyQuota::COUNT],
     calls: Mutex<TokenBucket>,
@@ -106,10 +106,10 @@ impl QuotaRefusals {
 impl PrincipalAccount {
     fn new(name: PrincipalName, refusals: Arc<QuotaRefusals>) -> Self {
         let [calls, bytes] = [1, 1].map(|rate| Mutex::new(TokenBucket::full(rate)));
-        let turn = TurnKey(xxh3_64(name.as_str().as_bytes()));
+        let flow = FlowKey(xxh3_64(name.as_str().as_bytes()));
         Self {
             name,
-            turn,
+            flow,
             limits: Default::default(),
             calls,
             bytes,
@@ -127,12 +127,12 @@ impl PrincipalAccount {
     /// Runs work on behalf of the principal of a call, so that callers take turns where work waits for a store. Where callers show
     /// no key, nobody takes turns.
     pub fn on_behalf<F: Future>(account: Option<&Arc<Self>>, work: F) -> impl Future<Output = F::Output> + use<F> {
-        TurnKey::scope(account.map(|account| account.turn), work)
+        FlowKey::scope(account.map(|account| account.flow), work)
     }
 
     /// The same for work that is polled.
     pub fn poll_on_behalf<T>(account: Option<&Arc<Self>>, work: impl FnOnce() -> T) -> T {
-        TurnKey::sync_scope(account.map(|account| account.turn), work)
+        FlowKey::sync_scope(account.map(|account| account.flow), work)
     }
 
     /// The calls of the principal in progress.

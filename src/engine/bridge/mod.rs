@@ -14,12 +14,12 @@
 mod dirty;
 mod known_totals;
 mod mark_watch;
+mod orphan_cleanup;
 mod other_servers;
 pub mod pairing;
 mod reporter;
 mod shard_state;
 mod takeover;
-mod tidier;
 mod totals;
 
 use std::time::Duration;

@@ -14,10 +14,10 @@ use hashbrown::HashMap;
 use crate::bridge::BridgeSettings;
 use crate::bridge::dirty::{DirtyShards, WaitingShard};
 use crate::bridge::known_totals::known_of;
+use crate::bridge::orphan_cleanup::OrphanCleanup;
 use crate::bridge::other_servers::OtherServers;
 use crate::bridge::shard_state::{ReportScope, ReportedShard};
 use crate::bridge::takeover;
-use crate::bridge::tidier::CounterTidier;
 use crate::context::EngineContext;
 use crate::counting::{Counting, CountingError, QueueTotal, WriteOutcome};
 use crate::driver::{BackgroundLoop, DrainStage, NextActivation};
@@ -51,14 +51,14 @@ pub struct Bridge {
     dirty: Arc<DirtyShards>,
     /// The queues that are reported, by their ids.
     tracked: HashMap<QueueId, TrackedQueue>,
-    /// Names whose queue is gone and whose counters are not zero yet.
-    gone: BTreeSet<QueueName>,
+    /// Names whose queue was deleted and whose counters are not zero yet.
+    deleted: BTreeSet<QueueName>,
     /// The generation of the directory of queues at the last look.
     generation: Option<u64>,
     /// Whether every queue that was there at the start was taken over.
     has_started: bool,
     failures: u32,
-    tidier: CounterTidier,
+    orphan_cleanup: OrphanCleanup,
     /// How many queues may be read back in this step.
     read_backs_left: usize,
     /// Whether the server stops: each report then has all counters, because none follows it.
@@ -110,7 +110,7 @@ impl Bridge {
             context.queue_reports.start(&*context.clock);
         }
         queues.listen(Arc::clone(&dirty) as _);
-        let (tracked, gone) = (HashMap::new(), BTreeSet::new());
+        let (tracked, deleted) = (HashMap::new(), BTreeSet::new());
         let have_own_counters = queues.is_shared() && !counters_are_shared;
         let others = OtherServers::new(have_own_counters, queues.lost_servers(), context.clock.elapsed());
         Self {
@@ -121,11 +121,11 @@ impl Bridge {
             settings,
             dirty,
             tracked,
-            gone,
+            deleted,
             generation: None,
             has_started: false,
             failures: 0,
-            tidier: CounterTidier::default(),
+            orphan_cleanup: OrphanCleanup::default(),
             read_backs_left: 0,
             is_last: false,
             others,
@@ -147,9 +147,9 @@ impl Bridge {
         self.show_waiting(self.dirty.len());
         self.publish(begun);
         // Shards change all the time on a busy server, so it is enough that none had to wait.
-        if outcome?.is_empty() && self.has_started && self.tidier.is_due(now) {
+        if outcome?.is_empty() && self.has_started && self.orphan_cleanup.is_due(now) {
             let live = self.tracked.values().map(|tracked| tracked.queue.name.clone());
-            self.gone.extend(self.tidier.look(&self.counting, live.collect(), now).await?);
+            self.deleted.extend(self.orphan_cleanup.look(&self.counting, live.collect(), now).await?);
         }
         Ok(())
     }
@@ -182,7 +182,7 @@ impl Bridge {
         let now = self.context.clock.elapsed();
         let mut gone = std::mem::take(&mut self.tracked);
         for queue in live {
-            self.gone.remove(&queue.name);
+            self.deleted.remove(&queue.name);
             let tracked = gone.remove(&queue.id).unwrap_or_else(|| {
                 self.dirty.put_back(waiting(&queue, now));
                 TrackedQueue { queue: queue.clone(), shards: None, slow_due: None, read_back: None }
@@ -191,15 +191,15 @@ impl Bridge {
         }
         let names: BTreeSet<&QueueName> = self.tracked.values().map(|tracked| &tracked.queue.name).collect();
         let gone = gone.into_values().map(|tracked| tracked.queue.name).filter(|name| !names.contains(name));
-        self.gone.extend(gone);
+        self.deleted.extend(gone);
     }
 
     /// Reports 0 for all counters of deleted queues.
     async fn zero_gone(&mut self) -> Result<(), CountingError> {
-        while let Some(name) = self.gone.first().cloned() {
+        while let Some(name) = self.deleted.first().cloned() {
             let known = known_of(&self.counting, &name).await?;
             self.write(takeover::zeros(&name, 0, &known)).await?;
-            self.gone.remove(&name);
+            self.deleted.remove(&name);
         }
         Ok(())
     }
@@ -259,7 +259,7 @@ impl Bridge {
         let totals: Vec<QueueTotal> = reports.iter().flat_map(|ready| ready.totals.iter().cloned()).collect();
         count += totals.len();
         if let Err(error) = self.write(totals).await {
-            reports.iter().for_each(|ready| self.doubt(ready));
+            reports.iter().for_each(|ready| self.mark_uncertain(ready));
             return Err(error);
         }
         reports.into_iter().for_each(|ready| self.record(ready));
@@ -294,11 +294,11 @@ impl Bridge {
     }
 
     /// Notes that a report may be written although its write failed.
-    fn doubt(&mut self, ready: &ReadyReport) {
+    fn mark_uncertain(&mut self, ready: &ReadyReport) {
         let shard = ready.waiting.shard;
         let shards = self.tracked.get_mut(&shard.queue).and_then(|tracked| tracked.shards.as_mut());
         if let Some(reported) = shards.and_then(|shards| shards.get_mut(shard.number as usize)) {
-            reported.doubt(&ready.after);
+            reported.mark_uncertain(&ready.after);
         }
     }
 

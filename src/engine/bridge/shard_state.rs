@@ -38,7 +38,7 @@ impl WrittenTotals {
     }
 
     /// Notes that these were to be written, and may be.
-    fn doubt(&mut self, attempted: &Self) {
+    fn mark_uncertain(&mut self, attempted: &Self) {
         let pairs = self.totals.iter().zip(&attempted.totals).enumerate();
         self.in_doubt.extend(pairs.filter(|(_, (before, after))| before != after).map(|(place, _)| place));
     }
@@ -87,9 +87,9 @@ impl ReportedShard {
     }
 
     /// Notes that the totals of a report were to be written and may be, because the write failed.
-    pub fn doubt(&mut self, attempted: &Self) {
-        self.fast.doubt(&attempted.fast);
-        self.slow.doubt(&attempted.slow);
+    pub fn mark_uncertain(&mut self, attempted: &Self) {
+        self.fast.mark_uncertain(&attempted.fast);
+        self.slow.mark_uncertain(&attempted.slow);
     }
 
     /// The totals that a report changes, and the shard after they are written. O(counters).
@@ -170,7 +170,7 @@ mod tests {
                     prop_assert_eq!(&log[..], &now.totals[..]);
                     reported = now;
                 } else {
-                    reported.doubt(&now);
+                    reported.mark_uncertain(&now);
                 }
             }
         }

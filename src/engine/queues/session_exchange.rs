@@ -1,4 +1,4 @@
-//! The exchange of a server with the session directory: signs of life there, ends at other servers here.
+//! The exchange of a server with the session directory: heartbeats there, ends at other servers here.
 //!
 //! One round costs one read where nothing has ended. A server also finishes the ends that another one began and did not
 //! finish, and removes rows whose time is over. All of this may be done by several servers at once.
@@ -11,10 +11,10 @@ use async_trait::async_trait;
 use crate::driver::{BackgroundLoop, NextActivation};
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
-use crate::queues::session_registry::DueSigns;
+use crate::queues::session_registry::DueHeartbeats;
 use tallystone_domain::limits::{
     SESSION_END_TAKEN_OVER_AFTER, SESSION_ENDS_FOLLOWED_EVERY, SESSION_ENDS_PAGE_MAX, SESSION_ENDS_TAKEN_OVER_MAX,
-    SESSION_ROWS_FORGOTTEN_MAX, SESSION_SIGNS_AT_ONCE_MAX,
+    SESSION_HEARTBEATS_AT_ONCE_MAX, SESSION_ROWS_FORGOTTEN_MAX,
 };
 use tallystone_ports::SessionDirectory;
 
@@ -39,7 +39,7 @@ impl SessionExchange {
 
     async fn round(&mut self) -> Result<(), QueueError> {
         let which = self.follow_ends().await?;
-        self.send_signs(which).await?;
+        self.send_heartbeats(which).await?;
         let now = self.queues.context.engine.clock.elapsed();
         if now >= self.tidied_next {
             self.tidied_next = now + TIDIED_EVERY;
@@ -48,14 +48,14 @@ impl SessionExchange {
         Ok(())
     }
 
-    /// Ends here what has ended elsewhere. Where ends were missed, the signs of all sessions find them.
-    async fn follow_ends(&mut self) -> Result<DueSigns, QueueError> {
-        let mut which = DueSigns::Late;
+    /// Ends here what has ended elsewhere. Where ends were missed, the heartbeats of all sessions find them.
+    async fn follow_ends(&mut self) -> Result<DueHeartbeats, QueueError> {
+        let mut which = DueHeartbeats::Late;
         loop {
             let read = self.directory.ended_since(self.position, SESSION_ENDS_PAGE_MAX).await?;
             self.position = Some(read.next);
             if !read.is_complete {
-                which = DueSigns::All;
+                which = DueHeartbeats::All;
             }
             for (id, how) in &read.ends {
                 self.queues.context.sessions.end(*id, *how);
@@ -66,13 +66,13 @@ impl SessionExchange {
         }
     }
 
-    async fn send_signs(&self, which: DueSigns) -> Result<(), QueueError> {
-        let due = self.queues.context.sessions.due_signs(which, self.queues.context.engine.clock.elapsed());
-        for signs in due.chunks(SESSION_SIGNS_AT_ONCE_MAX) {
-            for (sign, heard) in signs.iter().zip(self.directory.heard(signs).await?) {
+    async fn send_heartbeats(&self, which: DueHeartbeats) -> Result<(), QueueError> {
+        let due = self.queues.context.sessions.due_heartbeats(which, self.queues.context.engine.clock.elapsed());
+        for heartbeats in due.chunks(SESSION_HEARTBEATS_AT_ONCE_MAX) {
+            for (heartbeat, heard) in heartbeats.iter().zip(self.directory.heartbeat(heartbeats).await?) {
                 match heard {
-                    Ok(pulse) => self.queues.take_in(&self.directory, sign.id, pulse).await?,
-                    Err(refusal) => drop(self.queues.note_end(sign.id, refusal)),
+                    Ok(reply) => self.queues.take_in(&self.directory, heartbeat.id, reply).await?,
+                    Err(refusal) => drop(self.queues.note_end(heartbeat.id, refusal)),
                 }
             }
         }

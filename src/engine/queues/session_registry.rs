@@ -27,7 +27,7 @@ use tallystone_domain::queue::session_records::{Ending, SessionRecord};
 use tallystone_domain::queue::session_rows::CallAttempt;
 use tallystone_domain::queue::{QueueId, Refusal, ShardId};
 
-pub use directory_copy::DueSigns;
+pub use directory_copy::DueHeartbeats;
 
 /// A session and the shards in which it may hold leases.
 pub type SessionWithShards = (SessionId, Vec<ShardId>);
@@ -49,7 +49,7 @@ impl Default for SessionRegistry {
 struct SessionTable {
     sessions: BTreeMap<SessionId, SessionEntry>,
     /// The time at which each session is checked for removal: never later than its end.
-    looks: BTreeSet<(Duration, SessionId)>,
+    expiry_checks: BTreeSet<(Duration, SessionId)>,
     /// All sessions in the order of their arrival, by a number that reveals nothing of their ids.
     in_order: BTreeMap<u64, SessionId>,
     next: u64,
@@ -89,7 +89,7 @@ struct SessionEntry {
     touched: u64,
     /// Those of its shards that the directory may not have: it came back with an earlier state of the row.
     unnoted: BTreeSet<ShardId>,
-    /// The time of the last sign of life that the directory was sent.
+    /// The time of the last heartbeat that the directory was sent.
     signed_at: Duration,
     /// Its quota permit; none for a session that was found at startup when the quota was used up.
     _share: Option<QuotaPermit>,
@@ -325,7 +325,7 @@ impl SessionTable {
         self.next += 1;
         entry.number = self.next;
         self.in_order.insert(self.next, id);
-        self.looks.insert((entry.kept_until(), id));
+        self.expiry_checks.insert((entry.kept_until(), id));
         self.sessions.insert(id, entry);
     }
 
@@ -357,17 +357,17 @@ impl SessionTable {
 
     /// Removes the sessions whose time is over.
     fn forget(&mut self, now: Duration) {
-        while let Some(&(at, id)) = self.looks.first()
+        while let Some(&(at, id)) = self.expiry_checks.first()
             && at <= now
         {
-            self.looks.pop_first();
+            self.expiry_checks.pop_first();
             let Some(entry) = self.sessions.get(&id) else { continue };
             let until = entry.kept_until();
             if entry.in_use == 0 && until <= now {
                 self.in_order.remove(&entry.number);
                 self.sessions.remove(&id);
             } else {
-                self.looks.insert((until.max(now + SESSION_KEPT), id));
+                self.expiry_checks.insert((until.max(now + SESSION_KEPT), id));
             }
         }
     }

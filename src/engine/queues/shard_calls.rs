@@ -8,7 +8,7 @@
 use tokio::sync::oneshot;
 
 use crate::queues::error::QueueError;
-use tallystone_coalesce::{CallQueue, FairLanes, LargeItems, TurnKey, leaves_room};
+use tallystone_coalesce::{CallQueue, FairLanes, FlowKey, LargeItems, leaves_room};
 use tallystone_domain::limits::{
     COMMIT_LANE_PART, SHARD_CALLS_OUT_MAX, SHARD_CALLS_WAITING_MAX, SHARD_COMMANDS_MAX, SHARD_COMMANDS_PILED,
 };
@@ -26,7 +26,7 @@ pub type CommandResult = Result<ShardAnswer, StoreError>;
 pub(super) struct PendingCall {
     pub commands: Vec<ShardCommand>,
     /// On whose behalf they are.
-    pub turn: Option<TurnKey>,
+    pub flow: Option<FlowKey>,
     /// Whether unread leases are released: not those of a session, which may ask for them again.
     pub releases: bool,
     pub answer: oneshot::Sender<Vec<CommandResult>>,
@@ -48,14 +48,14 @@ impl ShardCalls {
         debug_assert!(commands.len() <= SHARD_COMMANDS_MAX, "it fits in one store call");
         let urgency = commands.iter().map(|sent| sent.command.urgency()).min().unwrap_or(Urgency::Bulk);
         let mut waiting = self.0.lock();
-        let (lane, cost, turn) = (urgency as usize, commands.len(), TurnKey::current());
+        let (lane, cost, flow) = (urgency as usize, commands.len(), FlowKey::current());
         // Each class has a bound of its own, so that waiting enqueues refuse no settlement.
         let held = waiting.cost_of(lane);
         if held >= SHARD_CALLS_WAITING_MAX {
             return Err(QueueError::RetryLater);
         }
         // And one caller that floods leaves room for the others.
-        let own = turn.map_or(0, |turn| waiting.cost_of_turn(lane, turn));
+        let own = flow.map_or(0, |flow| waiting.cost_of_flow(lane, flow));
         if !leaves_room(own, cost, held, SHARD_CALLS_WAITING_MAX) {
             return Err(QueueError::RetryLater);
         }
@@ -63,7 +63,7 @@ impl ShardCalls {
             Command::Dequeue(asked) => asked.session.is_none(),
             _ => false, // no other command gives leases that were not given before
         });
-        waiting.push(lane, turn, PendingCall { commands, turn, releases, answer }, cost);
+        waiting.push(lane, flow, PendingCall { commands, flow, releases, answer }, cost);
         // While few calls wait, fewer and larger store calls save more than an earlier one would gain.
         let is_piled = waiting.cost() >= SHARD_COMMANDS_PILED && waiting.in_flight() < SHARD_CALLS_OUT_MAX;
         let starts = waiting.in_flight() == 0 || is_piled;
@@ -76,15 +76,15 @@ impl ShardCalls {
 
 /// On whose behalf a store call counts: of those who have commands in it, the one with most. So nobody pays for the flood of
 /// another that travels along. O(calls) for each that has some.
-pub(super) fn turn_of(calls: &[PendingCall]) -> Option<TurnKey> {
-    let mut shares: Vec<(Option<TurnKey>, usize)> = Vec::new();
+pub(super) fn flow_of(calls: &[PendingCall]) -> Option<FlowKey> {
+    let mut shares: Vec<(Option<FlowKey>, usize)> = Vec::new();
     for call in calls {
-        match shares.iter_mut().find(|(turn, _)| *turn == call.turn) {
+        match shares.iter_mut().find(|(flow, _)| *flow == call.flow) {
             Some((_, commands)) => *commands += call.commands.len(),
-            None => shares.push((call.turn, call.commands.len())),
+            None => shares.push((call.flow, call.commands.len())),
         }
     }
-    shares.into_iter().max_by_key(|(_, commands)| *commands).and_then(|(turn, _)| turn)
+    shares.into_iter().max_by_key(|(_, commands)| *commands).and_then(|(flow, _)| flow)
 }
 
 #[cfg(test)]
@@ -223,27 +223,27 @@ mod tests {
     #[test]
     fn one_caller_with_many_enqueues_lets_another_go_second_and_pays_for_the_store_call() {
         let calls = ShardCalls::default();
-        TurnKey::sync_scope(Some(TurnKey(1)), || {
+        FlowKey::sync_scope(Some(FlowKey(1)), || {
             for _ in 0..SHARD_COMMANDS_MAX * 2 {
                 starts(&calls, of_kind(&enqueue(), 1));
             }
         });
-        TurnKey::sync_scope(Some(TurnKey(2)), || starts(&calls, of_kind(&enqueue(), 2)));
+        FlowKey::sync_scope(Some(FlowKey(2)), || starts(&calls, of_kind(&enqueue(), 2)));
         let taken: Vec<PendingCall> = calls.0.next().expect("calls wait");
         assert_eq!(taken[..3].iter().map(|call| call.commands.len()).collect::<Vec<_>>(), [1, 2, 1]);
-        assert_eq!((turn_of(&taken), turn_of(&taken[1..2]), turn_of(&[])), (Some(TurnKey(1)), Some(TurnKey(2)), None));
+        assert_eq!((flow_of(&taken), flow_of(&taken[1..2]), flow_of(&[])), (Some(FlowKey(1)), Some(FlowKey(2)), None));
     }
 
     #[test]
     fn one_caller_that_floods_leaves_room_for_another() {
         let calls = ShardCalls::default();
-        let waiting = |turn| {
+        let waiting = |flow| {
             let pushes = (0..SHARD_CALLS_WAITING_MAX).take_while(|_| calls.push(of_kind(&enqueue(), 1)).is_ok());
-            TurnKey::sync_scope(turn, || pushes.count())
+            FlowKey::sync_scope(flow, || pushes.count())
         };
-        assert_eq!(waiting(Some(TurnKey(1))), SHARD_CALLS_WAITING_MAX / 2);
-        assert_eq!(waiting(Some(TurnKey(2))), SHARD_CALLS_WAITING_MAX / 4, "half of what the other left");
-        assert_eq!(waiting(Some(TurnKey(1))), 0, "it has more than is free");
+        assert_eq!(waiting(Some(FlowKey(1))), SHARD_CALLS_WAITING_MAX / 2);
+        assert_eq!(waiting(Some(FlowKey(2))), SHARD_CALLS_WAITING_MAX / 4, "half of what the other left");
+        assert_eq!(waiting(Some(FlowKey(1))), 0, "it has more than is free");
         assert!(waiting(None) > 0, "work of the process itself is bounded by the whole");
     }
 

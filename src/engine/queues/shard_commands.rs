@@ -12,8 +12,8 @@ use crate::queues::error::QueueError;
 use crate::queues::registry::QueueContext;
 use crate::queues::replayed_dequeues::UnansweredCaller;
 use crate::queues::served_queue::ServedQueue;
-use crate::queues::shard_calls::{CommandResult, PendingCall, turn_of};
-use tallystone_coalesce::TurnKey;
+use crate::queues::shard_calls::{CommandResult, PendingCall, flow_of};
+use tallystone_coalesce::FlowKey;
 use tallystone_domain::limits::SHARD_COMMANDS_MAX;
 use tallystone_domain::queue::command::FailureReport;
 use tallystone_domain::queue::messages::message::LeaseToken;
@@ -100,7 +100,7 @@ impl QueueContext {
             tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next call is \
                 sent");
         };
-        let send = |calls: Vec<PendingCall>| TurnKey::scope(turn_of(&calls), self.send(queue, shard, calls));
+        let send = |calls: Vec<PendingCall>| FlowKey::scope(flow_of(&calls), self.send(queue, shard, calls));
         live.calls.0.run(None, send, panicked).await;
     }
 

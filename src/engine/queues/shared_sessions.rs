@@ -17,7 +17,7 @@ use crate::queues::session_registry::{AdmittedCall, SessionWithShards};
 use tallystone_domain::limits::{STORE_SESSIONS_MAX, STREAM_CALLS_RESERVED};
 use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::queue::session_records::{Ending, SessionCall};
-use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse};
+use tallystone_domain::queue::session_rows::{CallAttempt, HeartbeatReply};
 use tallystone_domain::queue::{QueueId, Refusal, ShardId};
 use tallystone_ports::{NewSession, SessionDirectory, StoreErrorKind};
 
@@ -58,10 +58,10 @@ impl Queues {
         id: SessionId,
         call: CallAttempt,
     ) -> Result<AdmittedCall, QueueError> {
-        let pulse = directory.begin_call(id, call).await?.map_err(|refusal| self.note_end(id, refusal))?;
-        self.take_in(directory, id, pulse).await?;
+        let reply = directory.begin_call(id, call).await?.map_err(|refusal| self.note_end(id, refusal))?;
+        self.take_in(directory, id, reply).await?;
         let now = self.context.engine.clock.elapsed();
-        Ok(self.context.sessions.admit_begun(id, call, pulse.newest_call, now)?)
+        Ok(self.context.sessions.admit_begun(id, call, reply.newest_call, now)?)
     }
 
     /// Tells the directory that a session was heard, and takes in what it has touched elsewhere.
@@ -70,10 +70,10 @@ impl Queues {
         directory: &Arc<dyn SessionDirectory>,
         id: SessionId,
     ) -> Result<std::time::Duration, QueueError> {
-        let sign = self.context.sessions.sign_of(id, self.context.engine.clock.elapsed());
-        let heard = directory.heard(&[sign]).await?.pop().unwrap_or(Err(Refusal::SessionNotFound));
-        let pulse = heard.map_err(|refusal| self.note_end(id, refusal))?;
-        self.take_in(directory, id, pulse).await?;
+        let heartbeat = self.context.sessions.heartbeat_of(id, self.context.engine.clock.elapsed());
+        let heard = directory.heartbeat(&[heartbeat]).await?.pop().unwrap_or(Err(Refusal::SessionNotFound));
+        let reply = heard.map_err(|refusal| self.note_end(id, refusal))?;
+        self.take_in(directory, id, reply).await?;
         Ok(self.context.sessions.renew_heard(id, self.context.engine.clock.elapsed())?)
     }
 
@@ -148,9 +148,9 @@ impl Queues {
         &self,
         directory: &Arc<dyn SessionDirectory>,
         id: SessionId,
-        pulse: SessionPulse,
+        reply: HeartbeatReply,
     ) -> Result<(), QueueError> {
-        if !self.context.sessions.hear(id, pulse, self.context.engine.clock.elapsed()) {
+        if !self.context.sessions.note_heartbeat(id, reply, self.context.engine.clock.elapsed()) {
             self.read_row(directory, id).await?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use tallystone_domain::queue::session_rows::CallAttempt;
 use tallystone_domain::queue::{CatalogQueue, QueueId, ShardId};
 use tallystone_domain::time::Timestamp;
 use tallystone_ports::{
-    NewSession, QueueStores, SessionDirectory, SharedQueues, SignOfLife, StoreError, StoreErrorKind,
+    NewSession, QueueStores, SessionDirectory, SessionHeartbeat, SharedQueues, StoreError, StoreErrorKind,
 };
 use tallystone_redis::RedisSessions;
 use tallystone_redis::client::RedisCommand;
@@ -245,11 +245,11 @@ const STEPS: [Tried; 17] = [
     },
     Tried { name: "another shard", step: |bench| Box::pin(bench.touch(4, SHARD)), again: again::sessions },
     Tried {
-        name: "a sign of life of two sessions",
+        name: "a heartbeat of two sessions",
         step: |bench| {
             Box::pin(async {
-                let sign = |id| SignOfLife { id: SessionId(id), newest_call: 30, leased_for: LEASE };
-                bench.sessions.heard(&[sign(2), sign(4)]).await.map(drop)
+                let sign = |id| SessionHeartbeat { id: SessionId(id), newest_call: 30, leased_for: LEASE };
+                bench.sessions.heartbeat(&[sign(2), sign(4)]).await.map(drop)
             })
         },
         again: again::sessions,

@@ -19,7 +19,7 @@ async fn a_wrong_or_missing_password_is_told_at_once_and_nothing_was_applied() {
             let opened =
                 RedisClient::open(ClientOptions { login: wrong, ..options(single(&server)) }, Arc::new(SystemClock));
             let opened = opened.await.map(|_| "opened");
-            failed(opened, &FailureCause::LoggedOut, EffectOutcome::NotApplied);
+            failed(opened, &FailureCause::Unauthenticated, EffectOutcome::NotApplied);
             assert!(began.elapsed() < TIMEOUT, "it does not wait for a password to become right");
         }
         let client = open_with(ClientOptions { login: login(None, "secret"), ..options(single(&server)) }).await;

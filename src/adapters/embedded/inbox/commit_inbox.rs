@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::admission::{CommandBytes, CommitLane, ReplySender};
 use super::command::StoreCommand;
 use crate::limits::{COMMIT_BYTES_MAX, COMMIT_EVENTS_MAX, COMMIT_GATHER_ADDS_MAX, COMMIT_GATHER_MAX, UPKEEP_BYTES_MAX};
-use tallystone_coalesce::{FairLanes, HolderShares, LargeItems, TurnKey, leaves_room};
+use tallystone_coalesce::{FairLanes, FlowKey, LargeItems, PerFlowUsage, leaves_room};
 use tallystone_domain::limits::{COMMIT_LANE_PART, HELD_BYTES_MAX};
 use tallystone_ports::{StoreError, StoreErrorKind};
 
@@ -29,19 +29,19 @@ pub struct CommitInbox {
 
 /// Capacity that is reserved for a command which is not ready yet, on behalf of a caller.
 #[must_use = "the room is given back when the command is lined up"]
-pub struct ReservedCapacity(CommandBytes, Option<TurnKey>);
+pub struct ReservedCapacity(CommandBytes, Option<FlowKey>);
 
 /// A command that waits, with its bytes of new events and the caller on whose behalf it counts.
 struct WaitingCommand {
     command: StoreCommand,
-    turn: Option<TurnKey>,
+    flow: Option<FlowKey>,
     intake: usize,
 }
 
 struct CommitInboxState {
     lanes: FairLanes<WaitingCommand, { CommitLane::COUNT }>,
     /// The bytes of new events that wait, by caller. Those of commands that are not ready yet are among them.
-    shares: HolderShares,
+    shares: PerFlowUsage,
     /// The commands of a batch while it is taken.
     taken: Vec<WaitingCommand>,
     weight: CommandBytes,
@@ -66,7 +66,7 @@ impl Default for CommitInboxState {
     fn default() -> Self {
         Self {
             lanes: FairLanes::new(BATCH_COST_CAP, COMMIT_LANE_PART, LargeItems::Go),
-            shares: HolderShares::default(),
+            shares: PerFlowUsage::default(),
             taken: Vec::new(),
             weight: CommandBytes::default(),
             reserved: CommandBytes::default(),
@@ -113,15 +113,15 @@ impl AddBatchTarget {
 impl CommitInbox {
     /// Adds a command. A refused command is answered at once.
     pub fn push(&self, command: StoreCommand) {
-        let (weight, turn) = (command.bytes(), TurnKey::current());
+        let (weight, flow) = (command.bytes(), FlowKey::current());
         let mut state = self.state.lock();
         let refusal = if state.closed {
             StoreErrorKind::Closed
-        } else if !state.has_capacity_for(weight, turn) {
+        } else if !state.has_capacity_for(weight, flow) {
             StoreErrorKind::Busy
         } else {
-            state.shares.add(turn, weight.intake);
-            return self.enqueue(state, command, weight, turn);
+            state.shares.add(flow, weight.intake);
+            return self.enqueue(state, command, weight, flow);
         };
         drop(state);
         command.fail(|op| StoreError::not_applied(refusal, op));
@@ -140,15 +140,15 @@ impl CommitInbox {
 
     /// Adds a command with reserved capacity.
     pub fn push_reserved(&self, command: StoreCommand, reserved: ReservedCapacity) {
-        let ReservedCapacity(weight, turn) = reserved;
+        let ReservedCapacity(weight, flow) = reserved;
         let mut state = self.state.lock();
         state.reserved -= weight;
         if state.closed {
-            state.shares.remove(turn, weight.intake);
+            state.shares.remove(flow, weight.intake);
             drop(state);
             return command.fail(|op| StoreError::not_applied(StoreErrorKind::Closed, op));
         }
-        self.enqueue(state, command, weight, turn);
+        self.enqueue(state, command, weight, flow);
     }
 
     fn enqueue(
@@ -156,12 +156,12 @@ impl CommitInbox {
         mut state: MutexGuard<'_, CommitInboxState>,
         command: StoreCommand,
         weight: CommandBytes,
-        turn: Option<TurnKey>,
+        flow: Option<FlowKey>,
     ) {
         state.weight += weight;
         state.batching_disabled |= !matches!(command, StoreCommand::Append(_));
         let (lane, cost) = (command.lane() as usize, cost_of(command.items(), weight));
-        state.lanes.push(lane, turn, WaitingCommand { command, turn, intake: weight.intake }, cost);
+        state.lanes.push(lane, flow, WaitingCommand { command, flow, intake: weight.intake }, cost);
         let is_awaited =
             state.wake_at_count > 0 && (state.batching_disabled || state.lanes.len() >= state.wake_at_count);
         drop(state);
@@ -172,17 +172,17 @@ impl CommitInbox {
 
     /// Reserves capacity for a command that is not ready yet.
     pub fn reserve(&self, command: &StoreCommand) -> Result<ReservedCapacity, StoreErrorKind> {
-        let (weight, turn) = (command.bytes(), TurnKey::current());
+        let (weight, flow) = (command.bytes(), FlowKey::current());
         let mut state = self.state.lock();
         if state.closed {
             return Err(StoreErrorKind::Closed);
         }
-        if !state.has_capacity_for(weight, turn) {
+        if !state.has_capacity_for(weight, flow) {
             return Err(StoreErrorKind::Busy);
         }
-        state.shares.add(turn, weight.intake);
+        state.shares.add(flow, weight.intake);
         state.reserved += weight;
-        Ok(ReservedCapacity(weight, turn))
+        Ok(ReservedCapacity(weight, flow))
     }
 
     /// Waits for commands and takes a batch of them. Returns `false` once the inbox is closed and empty.
@@ -252,9 +252,9 @@ impl CommitInbox {
 
 impl CommitInboxState {
     /// Whether there is room for a command. A caller that floods leaves room for the new events of others.
-    fn has_capacity_for(&self, more: CommandBytes, turn: Option<TurnKey>) -> bool {
+    fn has_capacity_for(&self, more: CommandBytes, flow: Option<FlowKey>) -> bool {
         let fits = |held: usize, more: usize, most: usize| more == 0 || held == 0 || held + more <= most;
-        let (intake, own) = (self.weight.intake + self.reserved.intake, self.shares.of(turn));
+        let (intake, own) = (self.weight.intake + self.reserved.intake, self.shares.of(flow));
         fits(intake, more.intake, HELD_BYTES_MAX)
             && (more.intake == 0 || leaves_room(own, more.intake, intake, HELD_BYTES_MAX))
             && fits(self.weight.upkeep + self.reserved.upkeep, more.upkeep, UPKEEP_BYTES_MAX)
@@ -262,8 +262,8 @@ impl CommitInboxState {
 
     fn take_batch(&mut self, commands: &mut Vec<StoreCommand>) {
         self.lanes.take(&mut self.taken);
-        for WaitingCommand { command, turn, intake } in self.taken.drain(..) {
-            self.shares.remove(turn, intake);
+        for WaitingCommand { command, flow, intake } in self.taken.drain(..) {
+            self.shares.remove(flow, intake);
             commands.push(command);
         }
     }
@@ -466,8 +466,8 @@ mod tests {
     #[test]
     fn an_enqueue_of_one_caller_behind_ten_thousand_of_another_is_second_in_the_next_group() {
         let queue = CommitInbox::default();
-        TurnKey::sync_scope(Some(TurnKey(1)), || (0..10_000).for_each(|_| queue.push(of_queue(vec![enqueue("a")]))));
-        TurnKey::sync_scope(Some(TurnKey(2)), || queue.push(of_queue(vec![enqueue("b"); 2])));
+        FlowKey::sync_scope(Some(FlowKey(1)), || (0..10_000).for_each(|_| queue.push(of_queue(vec![enqueue("a")]))));
+        FlowKey::sync_scope(Some(FlowKey(2)), || queue.push(of_queue(vec![enqueue("b"); 2])));
         let mut commands = Vec::new();
         assert!(queue.take(&mut commands));
         assert_eq!(commands[..3].iter().map(StoreCommand::items).collect::<Vec<_>>(), [1, 2, 1]);
@@ -520,7 +520,7 @@ mod tests {
     #[test]
     fn one_caller_that_floods_leaves_room_for_another() {
         let queue = CommitInbox::default();
-        let takes = |turn: u64, bytes| TurnKey::sync_scope(Some(TurnKey(turn)), || pushed(&queue, append(bytes)));
+        let takes = |flow: u64, bytes| FlowKey::sync_scope(Some(FlowKey(flow)), || pushed(&queue, append(bytes)));
         assert!(takes(1, THIRD) && !takes(1, THIRD), "it would have more than is free");
         assert!(takes(2, THIRD), "another finds room");
         assert!(!takes(1, 1_000), "it has more than is free");
@@ -530,13 +530,13 @@ mod tests {
         waiting.iter().for_each(|command| queue.release(command.bytes()));
         assert!(takes(1, THIRD), "what was worked off is nobody's");
         work_off(&queue);
-        assert_eq!((queue.bytes(), queue.state.lock().shares.of(Some(TurnKey(1)))), (0, 0));
+        assert_eq!((queue.bytes(), queue.state.lock().shares.of(Some(FlowKey(1)))), (0, 0));
     }
 
     #[test]
     fn room_that_is_set_aside_is_its_callers() {
         let queue = CommitInbox::default();
-        let reserve = |command: &StoreCommand| TurnKey::sync_scope(Some(TurnKey(1)), || queue.reserve(command));
+        let reserve = |command: &StoreCommand| FlowKey::sync_scope(Some(FlowKey(1)), || queue.reserve(command));
         let (first, _answered) = append(THIRD);
         let reserved = reserve(&first).expect("there is room");
         assert_eq!(reserve(&append(THIRD).0).err(), Some(StoreErrorKind::Busy), "it has a third");
@@ -547,7 +547,7 @@ mod tests {
         let reserved = reserve(&second).expect("there is room again");
         queue.close();
         queue.push_reserved(second, reserved);
-        assert_eq!(queue.state.lock().shares.of(Some(TurnKey(1))), 0);
+        assert_eq!(queue.state.lock().shares.of(Some(FlowKey(1))), 0);
     }
 
     #[test]
@@ -594,7 +594,7 @@ mod tests {
         assert!(answered.try_recv().is_err());
         assert_eq!(work_off(&queue), 2);
         assert!(pushed(&queue, append(1)));
-        assert!(!pushed(&queue, append(HELD_BYTES_MAX + 1)), "it waits its turn");
+        assert!(!pushed(&queue, append(HELD_BYTES_MAX + 1)), "it waits for its turn");
         assert_eq!(work_off(&queue), 1);
         assert!(pushed(&queue, append(HELD_BYTES_MAX + 1)));
     }

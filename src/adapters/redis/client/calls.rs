@@ -6,16 +6,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::client::command::RedisCommand;
+use crate::client::connection::ServedBy;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::failure::{Advice, CallFailure, FailureCause};
-use crate::client::library::FunctionLibrary;
+use crate::client::function_library::FunctionLibrary;
 use crate::client::node::{Node, Sent};
 use crate::client::pending::CommandsLeft;
 use crate::client::reply::RedisReply;
 use crate::client::slot::Slot;
 use crate::client::slot_map::moved_to;
-use crate::client::wire::ServedBy;
 use crate::limits::{
     REDIS_ANSWER_RESERVE, REDIS_CALL_BYTES_MAX, REDIS_COMMANDS_A_CALL_MAX, REDIS_MOVING_PAUSE_MAX,
     REDIS_MOVING_PAUSE_MIN,
@@ -111,7 +111,7 @@ impl Calls {
                 return node.load(&self.library, seen.loads, deadline).await;
             }
             (Advice::GoTo(to), Some(node)) => {
-                self.directory.assign(slot, &moved_to(to, &node.door().address));
+                self.directory.assign(slot, &moved_to(to, &node.endpoint().address));
                 // The first time it is news; nodes that send a call back and forth do not agree yet.
                 if pauses.moves == 0 {
                     pauses.moves += 1;

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, RwLock};
 use tokio::sync::{Semaphore, watch};
 
 use crate::client::command::RedisCommand;
+use crate::client::connection::{Endpoint, Login, NodeKind};
 use crate::client::deadline::Deadline;
 use crate::client::failure::{CallFailure, FailureCause};
 use crate::client::node::Node;
@@ -22,7 +23,6 @@ use crate::client::reply::RedisReply;
 use crate::client::sentinels::{self, Believed, SentinelWord};
 use crate::client::slot::Slot;
 use crate::client::slot_map::SlotMap;
-use crate::client::wire::{Door, Login, NodeKind};
 use crate::limits::{REDIS_ASKED_AT_ONCE_MAX, REDIS_LOOK_UP_EVERY, REDIS_LOOK_UP_WITHIN, REDIS_NODES_MAX};
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_ports::Clock;
@@ -85,7 +85,7 @@ impl Directory {
             Deployment::Sentinel { sentinels, login, .. } => {
                 let sentinel = |address: &String| {
                     let (address, login, tls) = (Arc::from(address.as_str()), login.clone(), tls.clone());
-                    Arc::new(Node::new(Door { address, login, tls, kind: NodeKind::Sentinel }, Arc::clone(&clock)))
+                    Arc::new(Node::new(Endpoint { address, login, tls, kind: NodeKind::Sentinel }, Arc::clone(&clock)))
                 };
                 (SlotMap::empty(), sentinels.iter().take(REDIS_NODES_MAX).map(sentinel).collect())
             }
@@ -146,20 +146,20 @@ impl Directory {
     }
 
     /// How to reach a node of the data.
-    pub(super) fn door(&self, address: &Arc<str>) -> Door {
+    pub(super) fn endpoint(&self, address: &Arc<str>) -> Endpoint {
         let kind = match self.deployment {
             Deployment::Single { .. } => NodeKind::Alone,
             Deployment::Sentinel { .. } => NodeKind::Watched,
             Deployment::Cluster { .. } => NodeKind::Member,
         };
-        Door { address: Arc::clone(address), login: self.login.clone(), tls: self.tls.clone(), kind }
+        Endpoint { address: Arc::clone(address), login: self.login.clone(), tls: self.tls.clone(), kind }
     }
 
     /// The node of an address.
     pub(super) fn node(&self, address: &Arc<str>) -> Arc<Node> {
         let mut nodes = self.nodes.lock();
         let known = nodes.entry(Arc::clone(address));
-        Arc::clone(known.or_insert_with(|| Arc::new(Node::new(self.door(address), Arc::clone(&self.clock)))))
+        Arc::clone(known.or_insert_with(|| Arc::new(Node::new(self.endpoint(address), Arc::clone(&self.clock)))))
     }
 
     /// Notes what a node said about a slot.
@@ -232,8 +232,8 @@ impl Directory {
     }
 
     /// How to reach a Sentinel, by its place.
-    pub(super) fn sentinel_door(&self, at: usize) -> &Door {
-        self.sentinels[at].door()
+    pub(super) fn sentinel_endpoint(&self, at: usize) -> &Endpoint {
+        self.sentinels[at].endpoint()
     }
 
     /// The name of the primary in the settings of the Sentinels.
@@ -323,7 +323,7 @@ impl Directory {
 
     /// What a node says of the owners of all slots. If that is news, it is asked again with their config epochs.
     async fn ask_member(&self, node: Arc<Node>, deadline: Deadline) -> Result<SlotMap, CallFailure> {
-        let address = &node.door().address;
+        let address = &node.endpoint().address;
         let slots = || RedisCommand::new("CLUSTER").arg("SLOTS");
         let map = SlotMap::read(node.ask(slots(), &deadline).await?, address)?;
         if map.owners().is_empty() {
@@ -355,9 +355,9 @@ impl Directory {
     }
 
     /// Lets go of all connections.
-    pub(super) fn hang_up(&self) {
-        self.nodes.lock().drain().for_each(|(_, node)| node.hang_up());
-        self.sentinels.iter().for_each(|sentinel| sentinel.hang_up());
+    pub(super) fn close(&self) {
+        self.nodes.lock().drain().for_each(|(_, node)| node.close());
+        self.sentinels.iter().for_each(|sentinel| sentinel.close());
     }
 }
 
@@ -369,5 +369,5 @@ async fn ask_sentinel(
     deadline: &Deadline,
 ) -> Result<(usize, SentinelWord), CallFailure> {
     let answers = sentinel.ask_all(sentinels::questions(primary), deadline).await?;
-    Ok((at, sentinels::read(answers, &sentinel.door().address, primary)?))
+    Ok((at, sentinels::read(answers, &sentinel.endpoint().address, primary)?))
 }

@@ -14,7 +14,7 @@ pub enum FailureCause {
     /// No connection could be made before the deadline.
     Unreachable,
     /// What listens there does not answer as a server of this kind does.
-    Stranger,
+    NotRedis,
     /// Too many calls of the node were in progress.
     Busy,
     /// The command may have been sent, and no answer came.
@@ -25,7 +25,7 @@ pub enum FailureCause {
     /// The node runs a script that takes long: BUSY.
     ScriptBusy,
     /// The log-in is missing or wrong: NOAUTH, WRONGPASS.
-    LoggedOut,
+    Unauthenticated,
     /// The user may not do this: NOPERM.
     Denied,
     /// The node has no memory left: OOM.
@@ -55,11 +55,11 @@ impl FailureCause {
         match self {
             Self::NoAnswer | Self::Function { .. } | Self::Protocol => EffectOutcome::Unknown,
             Self::Unreachable
-            | Self::Stranger
+            | Self::NotRedis
             | Self::Busy
             | Self::Moving
             | Self::ScriptBusy
-            | Self::LoggedOut
+            | Self::Unauthenticated
             | Self::Denied
             | Self::Full
             | Self::CannotPersist
@@ -74,11 +74,11 @@ impl FailureCause {
         match self {
             Self::Full => StoreErrorKind::Full,
             Self::Busy | Self::ScriptBusy => StoreErrorKind::Busy,
-            Self::LoggedOut | Self::Denied => StoreErrorKind::Forbidden,
+            Self::Unauthenticated | Self::Denied => StoreErrorKind::Forbidden,
             Self::Closed => StoreErrorKind::Closed,
             Self::Function { .. } | Self::Protocol => StoreErrorKind::Corrupt,
             Self::Unreachable
-            | Self::Stranger
+            | Self::NotRedis
             | Self::NoAnswer
             | Self::Moving
             | Self::CannotPersist
@@ -180,7 +180,7 @@ pub(super) fn judge(address: &str, text: &str) -> (CallFailure, Advice) {
     let cause = match code {
         "MOVED" | "ASK" | "TRYAGAIN" | "CLUSTERDOWN" | "MASTERDOWN" | "READONLY" | "LOADING" => FailureCause::Moving,
         "BUSY" => FailureCause::ScriptBusy,
-        "NOAUTH" | "WRONGPASS" => FailureCause::LoggedOut,
+        "NOAUTH" | "WRONGPASS" => FailureCause::Unauthenticated,
         "NOPERM" => FailureCause::Denied,
         "OOM" => FailureCause::Full,
         "MISCONF" => FailureCause::CannotPersist,
@@ -242,8 +242,8 @@ mod tests {
             ("READONLY You can't write against a read only replica.", FailureCause::Moving, NotApplied),
             ("LOADING Redis is loading the dataset in memory", FailureCause::Moving, NotApplied),
             ("BUSY Redis is busy running a script.", FailureCause::ScriptBusy, NotApplied),
-            ("NOAUTH Authentication required.", FailureCause::LoggedOut, NotApplied),
-            ("WRONGPASS invalid username-password pair", FailureCause::LoggedOut, NotApplied),
+            ("NOAUTH Authentication required.", FailureCause::Unauthenticated, NotApplied),
+            ("WRONGPASS invalid username-password pair", FailureCause::Unauthenticated, NotApplied),
             ("NOPERM this user has no permissions", FailureCause::Denied, NotApplied),
             ("OOM command not allowed when used memory > 'maxmemory'.", FailureCause::Full, NotApplied),
             ("MISCONF Redis is configured to persist data", FailureCause::CannotPersist, NotApplied),

@@ -102,12 +102,12 @@ const CONFIG: [&str; 7] = [
 /// Reads how a node is.
 pub(super) async fn read(node: Arc<Node>, deadline: &Deadline) -> NodeReading {
     let reading = facts(&node, deadline).await;
-    NodeReading { address: node.door().address.to_string(), reading }
+    NodeReading { address: node.endpoint().address.to_string(), reading }
 }
 
 /// Reads the memory of a node, which takes a tenth of the time of everything that it is.
 pub(super) async fn read_memory(node: Arc<Node>, deadline: &Deadline) -> (String, Result<NodeMemory, CallFailure>) {
-    let address = node.door().address.to_string();
+    let address = node.endpoint().address.to_string();
     let info = node.ask(RedisCommand::new("INFO").arg("memory"), deadline).await.and_then(RedisReply::into_text);
     (address, info.and_then(|info| memory_of(&info)))
 }

@@ -5,14 +5,14 @@
 
 mod calls;
 mod command;
+mod connection;
+mod connection_slot;
 mod deadline;
 mod directory;
 mod failure;
+mod function_library;
 mod health;
 mod info;
-mod library;
-mod line;
-mod news;
 mod node;
 mod pending;
 mod primary_watch;
@@ -21,7 +21,7 @@ mod reply;
 mod sentinels;
 mod slot;
 mod slot_map;
-mod wire;
+mod subscriptions;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -31,13 +31,13 @@ use bytes::Bytes;
 use futures_util::future::join_all;
 
 use crate::client::calls::Calls;
+use crate::client::connection::{Endpoint, NodeKind};
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
-use crate::client::news::Subscriptions;
 use crate::client::node::Node;
 use crate::client::primary_watch::PrimaryWatch;
 use crate::client::replicas::ReplicaWaits;
-use crate::client::wire::{Door, NodeKind};
+use crate::client::subscriptions::Subscriptions;
 use crate::limits::{REDIS_ASKED_AT_ONCE_MAX, REDIS_MOVING_PAUSE_MAX, REDIS_START_WITHIN};
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_coalesce::DetachedTasks;
@@ -45,14 +45,14 @@ use tallystone_ports::Clock;
 
 pub use calls::CallAnswers;
 pub use command::RedisCommand;
+pub use connection::{Login, ServedBy};
 pub use directory::Deployment;
 pub use failure::{CallFailure, FailureCause, write_advice};
+pub use function_library::FunctionLibrary;
 pub use health::{NodeConfig, NodeFacts, NodeMemory, NodeReading, Product, Role};
-pub use library::FunctionLibrary;
-pub use news::NewsListener;
 pub use reply::RedisReply;
 pub use slot::Slot;
-pub use wire::{Login, ServedBy};
+pub use subscriptions::NewsListener;
 
 /// What a client is opened with.
 #[derive(Clone, Debug)]
@@ -94,7 +94,7 @@ impl RedisClient {
         let mut tried = reach(&directory, &deadline).await;
         while let Err(failure) = &tried
             && !deadline.is_over()
-            && !matches!(failure.cause, FailureCause::LoggedOut | FailureCause::Denied | FailureCause::Stranger)
+            && !matches!(failure.cause, FailureCause::Unauthenticated | FailureCause::Denied | FailureCause::NotRedis)
         {
             deadline.pause(REDIS_MOVING_PAUSE_MAX).await;
             // Once the deadline has passed, the failure before it says more.
@@ -244,7 +244,7 @@ impl RedisClient {
         self.closed.store(true, Ordering::Relaxed);
         self.subscriptions.close();
         self.primaries.close().await;
-        self.directory.hang_up();
+        self.directory.close();
         self.tasks.join().await;
     }
 
@@ -281,10 +281,10 @@ pub async fn ask_unopened(
     };
     let mut last = None;
     for address in owners.chain(configured).take(REDIS_ASKED_AT_ONCE_MAX) {
-        let door = Door { address, login: login.clone(), tls: tls.clone(), kind: NodeKind::Unchecked };
-        let node = Node::new(door, Arc::clone(clock));
+        let endpoint = Endpoint { address, login: login.clone(), tls: tls.clone(), kind: NodeKind::Unchecked };
+        let node = Node::new(endpoint, Arc::clone(clock));
         let answer = ask_loaded(&node, command, library, &deadline).await;
-        node.hang_up();
+        node.close();
         if answer.is_ok() {
             return Some(answer);
         }

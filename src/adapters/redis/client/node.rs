@@ -1,4 +1,4 @@
-//! One node: its lines, how many calls and bytes may be in flight to it, and how its calls end.
+//! One node: its connections, how many calls and bytes may be in flight to it, and how its calls end.
 //!
 //! A call that ends before its commands were given to a connection was not applied. Afterwards, without an answer, its
 //! effect may have happened. Once another node has taken the place of this one, it is retired: nothing more is sent to it,
@@ -11,13 +11,13 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::command::RedisCommand;
+use crate::client::connection::{Connection, Endpoint, ServedBy};
+use crate::client::connection_slot::{ConnectionSlot, ConnectionStatus, Outage};
 use crate::client::deadline::Deadline;
 use crate::client::failure::{Advice, CallFailure, FailureCause, judge};
-use crate::client::library::FunctionLibrary;
-use crate::client::line::{Absence, Line, LineStanding};
+use crate::client::function_library::FunctionLibrary;
 use crate::client::pending::Judged;
 use crate::client::reply::RedisReply;
-use crate::client::wire::{Door, ServedBy, Wire};
 use crate::limits::{
     REDIS_ABSENCE_WAITED_MAX, REDIS_BYTES_AT_ONCE_MAX, REDIS_CALLS_AT_ONCE_MAX, REDIS_CONNECTIONS, REDIS_SILENCE_MAX,
     REDIS_WAITS_AT_ONCE,
@@ -29,13 +29,13 @@ const BYTES_A_PERMIT: usize = 1024;
 
 /// One node.
 pub(super) struct Node {
-    door: Door,
+    endpoint: Endpoint,
     clock: Arc<dyn Clock>,
-    lines: [Line; REDIS_CONNECTIONS],
+    connections: [ConnectionSlot; REDIS_CONNECTIONS],
     /// Those that wait for its replicas.
-    wait_lines: [Line; REDIS_WAITS_AT_ONCE],
+    wait_connections: [ConnectionSlot; REDIS_WAITS_AT_ONCE],
     retired: CancellationToken,
-    absence: Arc<Absence>,
+    outage: Arc<Outage>,
     call_permits: Semaphore,
     byte_permits: Semaphore,
     /// One at a time loads the library.
@@ -45,7 +45,7 @@ pub(super) struct Node {
 }
 
 /// A call that may be sent: what it holds while it is in flight, and its connection.
-type Begun<'n> = ((SemaphorePermit<'n>, SemaphorePermit<'n>), &'n Line, Arc<Wire>);
+type Begun<'n> = ((SemaphorePermit<'n>, SemaphorePermit<'n>), &'n ConnectionSlot, Arc<Connection>);
 
 /// What became of commands that were given to a node.
 pub(super) enum Sent {
@@ -58,14 +58,14 @@ pub(super) enum Sent {
 }
 
 impl Node {
-    pub(super) fn new(door: Door, clock: Arc<dyn Clock>) -> Self {
+    pub(super) fn new(endpoint: Endpoint, clock: Arc<dyn Clock>) -> Self {
         Self {
-            door,
+            endpoint,
             clock,
-            lines: Default::default(),
-            wait_lines: Default::default(),
+            connections: Default::default(),
+            wait_connections: Default::default(),
             retired: CancellationToken::new(),
-            absence: Arc::default(),
+            outage: Arc::default(),
             call_permits: Semaphore::new(REDIS_CALLS_AT_ONCE_MAX),
             byte_permits: Semaphore::new(REDIS_BYTES_AT_ONCE_MAX / BYTES_A_PERMIT),
             loading: Semaphore::new(1),
@@ -73,14 +73,14 @@ impl Node {
         }
     }
 
-    pub(super) fn door(&self) -> &Door {
-        &self.door
+    pub(super) fn endpoint(&self) -> &Endpoint {
+        &self.endpoint
     }
 
     /// Sends commands on one connection, in their order.
     pub(super) async fn send(&self, commands: Vec<RedisCommand>, deadline: &Deadline) -> Sent {
         let begun = self.retired.run_until_cancelled(self.begin(&commands, deadline)).await;
-        let (permits, line, wire) = match begun {
+        let (permits, slot, connection) = match begun {
             // Nothing is awaited between this check and the sending.
             Some(Ok(begun)) if !self.retired.is_cancelled() => begun,
             Some(Err(not_sent)) => return not_sent,
@@ -90,23 +90,23 @@ impl Node {
             biased;
             // What it answers from here on may be lost with its history.
             () = self.retired.cancelled() => return Sent::Failed(self.replaced(FailureCause::NoAnswer)),
-            answered = deadline.meet(wire.send(&commands)) => answered,
+            answered = deadline.meet(connection.send(&commands)) => answered,
         };
         drop(permits);
         match answered {
             Some(Ok(answers)) => {
-                let judged = answers.into_iter().map(|answer| answer.map_err(|text| self.judge(line, &text)));
-                Sent::Answered(wire.served_by().clone(), judged.collect())
+                let judged = answers.into_iter().map(|answer| answer.map_err(|text| self.judge(slot, &text)));
+                Sent::Answered(connection.served_by().clone(), judged.collect())
             }
             Some(Err(failure)) => {
-                line.hang_up();
+                slot.close();
                 Sent::Failed(failure)
             }
             None => {
-                if wire.silent_for(self.clock.elapsed()) >= REDIS_SILENCE_MAX {
-                    line.hang_up();
+                if connection.silent_for(self.clock.elapsed()) >= REDIS_SILENCE_MAX {
+                    slot.close();
                 }
-                let text = format!("Redis at {}: no answer in time", self.door.address);
+                let text = format!("Redis at {}: no answer in time", self.endpoint.address);
                 Sent::Failed(CallFailure::new(FailureCause::NoAnswer, text))
             }
         }
@@ -115,11 +115,11 @@ impl Node {
     /// Waits until a call may be in flight and has a connection; else says what becomes of it.
     async fn begin(&self, commands: &[RedisCommand], deadline: &Deadline) -> Result<Begun<'_>, Sent> {
         let Some(permits) = deadline.meet(self.acquire(commands)).await else {
-            let text = format!("too many calls of Redis at {} are in progress", self.door.address);
+            let text = format!("too many calls of Redis at {} are in progress", self.endpoint.address);
             return Err(Sent::Failed(CallFailure::new(FailureCause::Busy, text)));
         };
-        match deadline.meet(self.wire()).await {
-            Some(Ok((line, wire))) => Ok((permits, line, wire)),
+        match deadline.meet(self.connection()).await {
+            Some(Ok((slot, connection))) => Ok((permits, slot, connection)),
             Some(Err(failure)) => Err(self.not_connected(failure)),
             None => Err(Sent::NotYet(self.unreachable("no connection in time"))),
         }
@@ -178,18 +178,18 @@ impl Node {
 
     /// How many attempts to connect failed since it was last reached, and why the last one did.
     pub(super) fn last_failure(&self) -> (u32, Option<CallFailure>) {
-        self.absence.last_failure()
+        self.outage.last_failure()
     }
 
     /// Lets go of all connections.
-    pub(super) fn hang_up(&self) {
-        self.lines.iter().chain(&self.wait_lines).for_each(Line::hang_up);
+    pub(super) fn close(&self) {
+        self.connections.iter().chain(&self.wait_connections).for_each(ConnectionSlot::close);
     }
 
     /// Another node has taken its place: sends nothing more to it. Calls in flight end at once, with an unknown outcome.
     pub(super) fn retire(&self) {
         self.retired.cancel();
-        self.hang_up();
+        self.close();
     }
 
     /// Comes back once it is retired.
@@ -198,33 +198,33 @@ impl Node {
     }
 
     /// The connections that wait for its replicas.
-    pub(super) fn wait_lines(&self) -> &[Line] {
-        &self.wait_lines
+    pub(super) fn wait_connections(&self) -> &[ConnectionSlot] {
+        &self.wait_connections
     }
 
     /// The failure of what was asked of it when another one took its place.
     pub(super) fn replaced(&self, cause: FailureCause) -> CallFailure {
-        CallFailure::new(cause, format!("Redis at {}: another node has taken its place", self.door.address))
+        CallFailure::new(cause, format!("Redis at {}: another node has taken its place", self.endpoint.address))
     }
 
     /// A connection, of those with the fewest calls in flight. While all of them are busy, a call makes another one; if it
     /// cannot be made, a busy one serves.
-    async fn wire(&self) -> Result<(&Line, Arc<Wire>), CallFailure> {
-        let with = |standing| self.lines.iter().filter(move |line| line.standing() == standing);
-        let up = with(LineStanding::Up).min_by_key(|line| line.in_flight());
-        let down = with(LineStanding::Down).next();
-        let pauses = !self.absence.pause_left(self.clock.elapsed()).is_zero();
+    async fn connection(&self) -> Result<(&ConnectionSlot, Arc<Connection>), CallFailure> {
+        let with = |status| self.connections.iter().filter(move |slot| slot.status() == status);
+        let up = with(ConnectionStatus::Up).min_by_key(|slot| slot.in_flight());
+        let down = with(ConnectionStatus::Down).next();
+        let pauses = !self.outage.pause_left(self.clock.elapsed()).is_zero();
         let first = match (up, down) {
             (Some(up), None) => up,
             (Some(up), Some(_)) if pauses || up.in_flight() == 0 => up,
             (_, Some(down)) => down,
             // All of them are being made.
-            (None, None) => &self.lines[0],
+            (None, None) => &self.connections[0],
         };
-        let made = first.wire(&self.door, &self.absence, &self.clock).await;
+        let made = first.connection(&self.endpoint, &self.outage, &self.clock).await;
         match (made, up) {
-            (Ok(wire), _) => Ok((first, wire)),
-            (Err(_), Some(up)) => Ok((up, up.wire(&self.door, &self.absence, &self.clock).await?)),
+            (Ok(connection), _) => Ok((first, connection)),
+            (Err(_), Some(up)) => Ok((up, up.connection(&self.endpoint, &self.outage, &self.clock).await?)),
             (Err(failure), None) => Err(failure),
         }
     }
@@ -240,22 +240,22 @@ impl Node {
 
     fn not_connected(&self, failure: CallFailure) -> Sent {
         let is_for_good = match failure.cause {
-            FailureCause::LoggedOut | FailureCause::Denied => true,
+            FailureCause::Unauthenticated | FailureCause::Denied => true,
             FailureCause::Moving => false,
-            _ => self.absence.lasts(self.clock.elapsed()) >= REDIS_ABSENCE_WAITED_MAX, // it may come back soon
+            _ => self.outage.lasts(self.clock.elapsed()) >= REDIS_ABSENCE_WAITED_MAX, // it may come back soon
         };
         if is_for_good { Sent::Failed(failure) } else { Sent::NotYet(failure) }
     }
 
     /// A primary that became a replica answers reads from what it has. It is left at once: a new connection finds out.
-    fn judge(&self, line: &Line, text: &str) -> (CallFailure, Advice) {
+    fn judge(&self, slot: &ConnectionSlot, text: &str) -> (CallFailure, Advice) {
         if text.starts_with("READONLY") {
-            line.hang_up();
+            slot.close();
         }
-        judge(&self.door.address, text)
+        judge(&self.endpoint.address, text)
     }
 
     fn unreachable(&self, why: &str) -> CallFailure {
-        CallFailure::new(FailureCause::Unreachable, format!("Redis at {}: {why}", self.door.address))
+        CallFailure::new(FailureCause::Unreachable, format!("Redis at {}: {why}", self.endpoint.address))
     }
 }

@@ -10,11 +10,11 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::command::RedisCommand;
+use crate::client::connection::{Connection, Push, PushReceiver};
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::failure::judge;
 use crate::client::sentinels;
-use crate::client::wire::{Push, PushReceiver, Wire};
 use crate::limits::{REDIS_LOOK_UP_WITHIN, REDIS_PRIMARY_ASKED_EVERY};
 use tallystone_coalesce::DetachedTasks;
 use tallystone_ports::Clock;
@@ -68,8 +68,9 @@ async fn follow(directory: &Directory, sentinel: usize, clock: &Arc<dyn Clock>) 
         let spoke = Arc::new(Notify::new());
         let receiver = receiver(directory.primary_name(), &spoke);
         // A Sentinel that is not there is one of several; calls that find none of them say so.
-        if let Ok(wire) = Wire::connect(directory.sentinel_door(sentinel), Some(receiver), clock).await {
-            keep(directory, sentinel, &wire, &spoke, clock).await;
+        if let Ok(connection) = Connection::connect(directory.sentinel_endpoint(sentinel), Some(receiver), clock).await
+        {
+            keep(directory, sentinel, &connection, &spoke, clock).await;
         }
         clock.sleep(REDIS_PRIMARY_ASKED_EVERY).await;
     }
@@ -90,14 +91,14 @@ fn receiver(primary: &str, spoke: &Arc<Notify>) -> PushReceiver {
 }
 
 /// Asks until the connection is lost. A user who may not subscribe hears of a failover with the next question.
-async fn keep(directory: &Directory, sentinel: usize, wire: &Wire, spoke: &Notify, clock: &Arc<dyn Clock>) {
+async fn keep(directory: &Directory, sentinel: usize, connection: &Connection, spoke: &Notify, clock: &Arc<dyn Clock>) {
     let subscribe = CHANNELS.map(|channel| RedisCommand::new("SUBSCRIBE").arg(channel));
-    let (primary, address) = (directory.primary_name(), &directory.sentinel_door(sentinel).address);
+    let (primary, address) = (directory.primary_name(), &directory.sentinel_endpoint(sentinel).address);
     let mut commands = [subscribe.to_vec(), sentinels::questions(primary)].concat();
     let mut skipped = CHANNELS.len();
-    while !wire.is_broken() {
+    while !connection.is_broken() {
         let deadline = Deadline::after(REDIS_LOOK_UP_WITHIN, clock);
-        let Some(Ok(answers)) = deadline.meet(wire.send(&commands)).await else { return };
+        let Some(Ok(answers)) = deadline.meet(connection.send(&commands)).await else { return };
         let answers = answers.into_iter().skip(skipped).map(|answer| answer.map_err(|text| judge(address, &text).0));
         // A Sentinel that does not know the primary has nothing to say, until somebody tells it.
         if let Ok(word) = sentinels::read(answers.collect(), address, primary) {

@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::client::command::RedisCommand;
+use crate::client::connection::{Connection, ServedBy};
+use crate::client::connection_slot::Outage;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::failure::{CallFailure, FailureCause, judge};
-use crate::client::line::Absence;
 use crate::client::node::Node;
-use crate::client::wire::{ServedBy, Wire};
 use crate::limits::{
     REDIS_CONNECT_WITHIN, REDIS_NODES_MAX, REDIS_WAIT_KEY_KEPT, REDIS_WAIT_MAX, REDIS_WAITERS_MAX, REDIS_WAITS_AT_ONCE,
 };
@@ -36,7 +36,7 @@ pub(super) struct ReplicaWaits {
 struct NodeWaits {
     node: Arc<Node>,
     clock: Arc<dyn Clock>,
-    absence: Arc<Absence>,
+    outage: Arc<Outage>,
     queue: CallQueue<ReplicaWaiters>,
 }
 
@@ -116,11 +116,11 @@ impl ReplicaWaits {
             // Round trips that are out keep their nodes.
             nodes.clear();
         }
-        let address = Arc::clone(&node.door().address);
+        let address = Arc::clone(&node.endpoint().address);
         let known = nodes.get(&address).filter(|known| Arc::ptr_eq(&known.node, &node));
         Some(known.cloned().unwrap_or_else(|| {
-            let (clock, absence, queue) = (Arc::clone(&self.clock), Arc::default(), CallQueue::default());
-            let waits = Arc::new(NodeWaits { node, clock, absence, queue });
+            let (clock, outage, queue) = (Arc::clone(&self.clock), Arc::default(), CallQueue::default());
+            let waits = Arc::new(NodeWaits { node, clock, outage, queue });
             nodes.insert(address, Arc::clone(&waits));
             waits
         }))
@@ -139,23 +139,24 @@ impl NodeWaits {
 
     async fn count(&self, mut waiters: Vec<Waiter>) {
         let deadline = Deadline::after(REDIS_CONNECT_WITHIN + 2 * REDIS_WAIT_MAX, &self.clock);
-        let line = self.node.wait_lines().iter().min_by_key(|line| line.in_flight()).expect("a node has lines");
-        let wire = match deadline.meet(line.wire(self.node.door(), &self.absence, &self.clock)).await {
-            Some(Ok(wire)) => wire,
+        let slot =
+            self.node.wait_connections().iter().min_by_key(|slot| slot.in_flight()).expect("a node has connections");
+        let connection = match deadline.meet(slot.connection(self.node.endpoint(), &self.outage, &self.clock)).await {
+            Some(Ok(connection)) => connection,
             Some(Err(failure)) => return tell(waiters, &failure.unknown()),
             None => return tell(waiters, &self.failure(FailureCause::NoAnswer, "no connection in time")),
         };
         // What another process answered, or one with another history, is not on this connection.
         let (mine, others): (Vec<_>, Vec<_>) =
-            waiters.into_iter().partition(|waiter| waiter.served == *wire.served_by());
+            waiters.into_iter().partition(|waiter| waiter.served == *connection.served_by());
         if !others.is_empty() {
             // Either of the connections may be the older one: new ones know better.
-            self.node.hang_up();
+            self.node.close();
             tell(others, &self.failure(FailureCause::NoAnswer, "the server was restarted, or became a primary anew"));
         }
         waiters = mine;
         while let Some(replicas) = waiters.iter().map(|waiter| waiter.replicas).max() {
-            let asked = deadline.meet(self.ask(&wire, waiters[0].key.clone(), replicas)).await;
+            let asked = deadline.meet(self.ask(&connection, waiters[0].key.clone(), replicas)).await;
             match asked {
                 Some(Ok(count)) => return self.tell_count(waiters, count),
                 // The key cannot be written: that says nothing of the keys of others.
@@ -163,11 +164,11 @@ impl NodeWaits {
                     tell(vec![waiters.remove(0)], &failure.unknown());
                 }
                 Some(Err(failure)) => {
-                    line.hang_up();
+                    slot.close();
                     return tell(waiters, &failure.unknown());
                 }
                 None => {
-                    line.hang_up();
+                    slot.close();
                     return tell(waiters, &self.failure(FailureCause::NoAnswer, "no word of the replicas in time"));
                 }
             }
@@ -175,12 +176,12 @@ impl NodeWaits {
     }
 
     /// The number of replicas that have what was written up to a write of this key.
-    async fn ask(&self, wire: &Wire, key: Bytes, replicas: u32) -> Result<i64, CallFailure> {
+    async fn ask(&self, connection: &Connection, key: Bytes, replicas: u32) -> Result<i64, CallFailure> {
         let kept = i64::try_from(REDIS_WAIT_KEY_KEPT.as_secs()).unwrap_or(i64::MAX);
         let write = RedisCommand::new("SET").arg(key).int(1).arg("EX").int(kept);
         let within = i64::try_from(REDIS_WAIT_MAX.as_millis()).unwrap_or(i64::MAX);
         let wait = RedisCommand::new("WAIT").int(i64::from(replicas)).int(within);
-        let mut answers = wire.send(&[write, wait]).await?.into_iter();
+        let mut answers = connection.send(&[write, wait]).await?.into_iter();
         let mut next = || {
             let answer = answers.next().ok_or_else(|| self.failure(FailureCause::Protocol, "an answer is missing"))?;
             answer.map_err(|text| judge(self.address(), &text).0)
@@ -190,7 +191,7 @@ impl NodeWaits {
     }
 
     fn address(&self) -> &str {
-        &self.node.door().address
+        &self.node.endpoint().address
     }
 
     fn tell_count(&self, waiters: Vec<Waiter>, count: i64) {

@@ -17,11 +17,11 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::body::Body;
 use tonic::{Code, Status};
 
-use super::ask::ConsoleCalls;
+use super::in_process_client::InProcessClient;
 use super::pages::{operations, overview, queue};
 use super::query::PageQuery;
 use super::view::Section;
-use super::{render, text, words};
+use super::{format, render, text};
 use crate::errors::ApiError;
 use crate::http::json;
 use crate::http::response_body::with_type;
@@ -38,7 +38,7 @@ const BAD: &str = "bad";
 type LiveNumbers = BTreeMap<&'static str, String>;
 
 struct LiveStream {
-    calls: ConsoleCalls,
+    calls: InProcessClient,
     query: PageQuery,
     read_only: bool,
     /// What was sent last; none before the first event.
@@ -60,7 +60,7 @@ struct LiveReading {
 }
 
 /// Answers the stream of a page, or 503 when there are too many streams, or 429 when the caller has as many as its quota allows.
-pub fn answer(calls: ConsoleCalls, query: PageQuery, read_only: bool, streams: &Arc<Semaphore>) -> Response<Body> {
+pub fn answer(calls: InProcessClient, query: PageQuery, read_only: bool, streams: &Arc<Semaphore>) -> Response<Body> {
     let Ok(permit) = Arc::clone(streams).try_acquire_owned() else {
         let mut response = text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are live; try again\n".to_owned());
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
@@ -143,8 +143,8 @@ impl LiveReading {
         let known_rows = known.iter().flat_map(|known| known.rows.keys());
         let gone: Vec<&String> = known_rows.filter(|name| !rows.contains_key(*name)).collect();
         let news: Value = serde_json::json!({
-            "serverTime": server_time.as_ref().map(words::millis),
-            "asOf": as_of.as_ref().map(words::millis),
+            "serverTime": server_time.as_ref().map(format::millis),
+            "asOf": as_of.as_ref().map(format::millis),
             "isAway": is_away,
             "page": page,
             // The first event has all rows. Others of the page have left it.

@@ -5,10 +5,11 @@
 //! so any proxy prefix works. Invariant: each answer has the policy that forbids foreign scripts, and no request of a foreign
 //! origin or host is answered.
 
-mod act;
-mod ask;
+mod action;
 mod assets;
 mod form_body;
+mod format;
+mod in_process_client;
 mod live;
 mod operation_end;
 mod pages;
@@ -18,7 +19,6 @@ mod render;
 mod session;
 mod shell;
 mod view;
-mod words;
 
 use std::sync::Arc;
 
@@ -40,9 +40,9 @@ use crate::time;
 use tallystone_domain::Reason;
 use tallystone_domain::limits::CONSOLE_STREAMS_MAX;
 
-use act::PostedForms;
-use ask::ConsoleCalls;
+use action::PostedForms;
 use form_body::{form_of, with_whole_form};
+use in_process_client::InProcessClient;
 use pages::messages::MessageOffers;
 use query::{PageQuery, link};
 use view::{Page, PageFailure};
@@ -176,7 +176,7 @@ impl Console {
         };
         let is_live = place == "live";
         let meter = identity.as_ref().and_then(|known| ByteMeter::of_caller(known, is_live, &context.calls.clock));
-        let calls = ConsoleCalls::new(context, identity, &request, caller);
+        let calls = InProcessClient::new(context, identity, &request, caller);
         let Some(meter) = meter else { return self.answer_known(calls, place, query, request).await };
         let request = request.map(|body| meter.clone().count_request(body, false));
         self.answer_known(calls, place, query, request).await.map(|body| meter.count_answer(body))
@@ -185,7 +185,7 @@ impl Console {
     /// Answers a caller that may call.
     async fn answer_known(
         &self,
-        calls: ConsoleCalls,
+        calls: InProcessClient,
         place: &str,
         query: PageQuery,
         request: Request<Body>,
@@ -202,7 +202,7 @@ impl Console {
         shown(self.page(&calls, place, &query).await, &calls)
     }
 
-    async fn page(&self, calls: &ConsoleCalls, place: &str, query: &PageQuery) -> Result<Page, PageFailure> {
+    async fn page(&self, calls: &InProcessClient, place: &str, query: &PageQuery) -> Result<Page, PageFailure> {
         let ConsoleSettings { read_only, show_payloads, .. } = self.settings;
         match place {
             "" => pages::overview::page(calls, query).await,
@@ -221,7 +221,7 @@ impl Console {
             "runbook" => pages::runbook::page(query),
             "audit" => pages::audit::page(calls, query).await,
             "act" if read_only => Err(refused_by(READ_ONLY)),
-            "act" => act::confirm(calls, query, &self.forms).await,
+            "act" => action::confirm(calls, query, &self.forms).await,
             "payload" if !show_payloads => Err(refused_by(NO_PAYLOADS)),
             "payload" => Ok(payload::confirm(calls, query, &self.forms)),
             _ => Err(PageFailure::no_page(place)),
@@ -229,7 +229,7 @@ impl Console {
     }
 
     /// Does what a form says.
-    async fn post(&self, calls: &ConsoleCalls, place: &str, request: Request<Body>) -> Response<Body> {
+    async fn post(&self, calls: &InProcessClient, place: &str, request: Request<Body>) -> Response<Body> {
         let is_payload = place == "payload";
         let is_refused = if is_payload { !self.settings.show_payloads } else { self.settings.read_only };
         if is_refused {
@@ -242,7 +242,7 @@ impl Console {
         if is_payload {
             return shown(payload::reveal(&calls.anew(), &form).await, calls);
         }
-        match act::perform(calls, &form, &self.forms).await {
+        match action::perform(calls, &form, &self.forms).await {
             Ok(place) => see_other(&place),
             Err(failure) => shown(Ok(failure.of_action(&form)), calls),
         }
@@ -347,10 +347,10 @@ fn refused_by(why: &str) -> PageFailure {
 }
 
 /// The page that was asked for, or the one that says why there is none.
-fn shown(page: Result<Page, PageFailure>, calls: &ConsoleCalls) -> Response<Body> {
+fn shown(page: Result<Page, PageFailure>, calls: &InProcessClient) -> Response<Body> {
     let mut page = page.unwrap_or_else(PageFailure::page);
     page.user = calls.user();
-    page.now = Some(words::millis(&time::write(calls.context.calls.clock.now())));
+    page.now = Some(format::millis(&time::write(calls.context.calls.clock.now())));
     html(&page)
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tonic::Status;
 
-use super::ask::ConsoleCalls;
+use super::in_process_client::InProcessClient;
 use tallystone_proto::queue::v1 as pb;
 
 /// How long an action waits for the end of its operation. Most are over at once, and an operator should not wait longer.
@@ -28,7 +28,7 @@ pub enum OperationWait {
 /// # Errors
 ///
 /// The operation failed or was cancelled. Some of its messages may have been changed.
-pub async fn await_end(calls: &ConsoleCalls, mut operation: pb::Operation) -> Result<OperationWait, Status> {
+pub async fn await_end(calls: &InProcessClient, mut operation: pb::Operation) -> Result<OperationWait, Status> {
     let clock = &calls.context.calls.clock;
     let until = clock.elapsed() + END_WAIT;
     let mut pause = PAUSES.0;

@@ -6,11 +6,11 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use tonic::Status;
 
-use super::act::{PostedForms, reason_and_token};
-use super::ask::ConsoleCalls;
+use super::action::{PostedForms, reason_and_token};
+use super::format::size;
+use super::in_process_client::InProcessClient;
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, FormField, Page, PageFailure, Section, TextLink};
-use super::words::size;
 use tallystone_engine::audit::OperatorAct;
 use tallystone_proto::queue::v1 as pb;
 
@@ -20,7 +20,7 @@ pub const GET_MESSAGE: &str = "tallystone.queue.v1.QueueService/GetMessage";
 const ACTION: &str = "RevealPayload";
 
 /// The page that asks why.
-pub fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForms) -> Page {
+pub fn confirm(calls: &InProcessClient, query: &PageQuery, forms: &PostedForms) -> Page {
     let (queue, id) = (query.text("queue"), query.text("id"));
     let mut page = of_message(queue, id);
     page.lead = "The payload may hold data of customers. The audit records who looked, and why.".to_owned();
@@ -40,7 +40,7 @@ pub fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForms) -> 
 }
 
 /// The page that shows it.
-pub async fn reveal(calls: &ConsoleCalls, form: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn reveal(calls: &InProcessClient, form: &PageQuery) -> Result<Page, PageFailure> {
     let (queue, id) = (form.text("queue"), form.text("id"));
     let (reason, token) = reason_and_token(form)?;
     let request = pb::GetMessageRequest { queue: queue.to_owned(), message_id: id.to_owned(), ..Default::default() };

@@ -8,11 +8,11 @@ use std::fmt::Write as _;
 
 use prost_types::Timestamp as WireTimestamp;
 
+use super::format::{self, next_link};
 use super::view::{
     ActionLink, AgeChip, AttentionRow, Fact, NoteTime, Page, PageNotice, RowPick, Section, TableCell, TableRow,
     TableView,
 };
-use super::words::{self, next_link};
 use crate::unseen::is_unseen;
 
 const BRAND: &str = "<svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-hidden=\"true\">\
@@ -303,7 +303,7 @@ fn dated(html: &mut Html, at: Option<&WireTimestamp>) {
     moment(html, at);
     if let (Some(at), Some(now)) = (at, html.now) {
         html.raw(" ");
-        html.element("span", &[("class", "ago")], &words::ago(words::millis(at), now));
+        html.element("span", &[("class", "ago")], &format::ago(format::millis(at), now));
     } else if at.is_some() && html.is_live {
         html.raw(" <span class=\"ago\"></span>");
     }
@@ -311,7 +311,7 @@ fn dated(html: &mut Html, at: Option<&WireTimestamp>) {
 
 /// A time, in UTC where no script writes it in the zone of the reader; or a dash.
 fn moment(html: &mut Html, at: Option<&WireTimestamp>) {
-    let text = words::moment(at);
+    let text = format::moment(at);
     match text.strip_suffix(" UTC") {
         Some(second) => {
             html.element("time", &[("datetime", &format!("{}Z", second.replace(' ', "T")))], &text);

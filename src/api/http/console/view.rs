@@ -5,8 +5,8 @@ use prost_types::Timestamp as WireTimestamp;
 use tonic::{Code, Status};
 
 use super::assets::{AssetLinks, LINKS};
+use super::format;
 use super::query::{PageQuery, link};
-use super::words;
 use tallystone_proto::queue::v1 as queue;
 
 /// Numbers up to this age are fresh, in seconds; the script of the console has the same bounds.
@@ -335,8 +335,8 @@ impl AgeChip {
         server_time: Option<&prost_types::Timestamp>,
         is_away: bool,
     ) -> Self {
-        let now = server_time.map_or(0, words::millis);
-        let age = as_of.map(|as_of| ((now - words::millis(as_of)) / 1_000).max(0));
+        let now = server_time.map_or(0, format::millis);
+        let age = as_of.map(|as_of| ((now - format::millis(as_of)) / 1_000).max(0));
         let state = match age {
             _ if is_away => "away",
             None => "stale",
@@ -344,8 +344,8 @@ impl AgeChip {
             Some(..=LAGGING_SECONDS) => "lagging",
             Some(_) => "stale",
         };
-        let text = age.map_or_else(|| words::UNKNOWN.to_owned(), |age| format!("as of {} ago", words::seconds(age)));
-        let as_of = as_of.map_or_else(String::new, |as_of| words::millis(as_of).to_string());
+        let text = age.map_or_else(|| format::UNKNOWN.to_owned(), |age| format!("as of {} ago", format::seconds(age)));
+        let as_of = as_of.map_or_else(String::new, |as_of| format::millis(as_of).to_string());
         Self { source, as_of, server_time: now, state, text }
     }
 }
@@ -409,26 +409,26 @@ pub fn cell(label: &'static str, text: impl Into<String>) -> TableCell {
 
 /// A cell with a time and its age.
 pub fn time_cell(label: &'static str, at: Option<&WireTimestamp>) -> TableCell {
-    TableCell { time: at.copied(), ..cell(label, words::moment(at)) }
+    TableCell { time: at.copied(), ..cell(label, format::moment(at)) }
 }
 
 /// A fact that is a time, with its age.
 pub fn time_fact(label: &'static str, at: Option<&WireTimestamp>) -> Fact {
-    Fact { label, value: words::moment(at), time: at.copied(), ..Fact::default() }
+    Fact { label, value: format::moment(at), time: at.copied(), ..Fact::default() }
 }
 
 /// A cell with a priority, which is read as a time where it is one.
 pub fn priority_cell(label: &'static str, priority: Option<i64>) -> TableCell {
-    match words::priority_time(priority) {
+    match format::priority_time(priority) {
         Some(at) => time_cell(label, Some(&at)),
-        None => cell(label, words::count(priority)),
+        None => cell(label, format::count(priority)),
     }
 }
 
 /// A priority, which is read as a time where it is one, with its number.
 pub fn priority_fact(label: &'static str, priority: Option<i64>) -> Fact {
-    let value = words::count(priority);
-    match words::priority_time(priority) {
+    let value = format::count(priority);
+    match format::priority_time(priority) {
         Some(at) => Fact { hint: value, ..time_fact(label, Some(&at)) },
         None => Fact { label, value, ..Fact::default() },
     }
@@ -457,7 +457,7 @@ pub fn reason_name(reason: i32) -> &'static str {
 /// The state of a message as people read it.
 pub fn state_name(state: i32) -> &'static str {
     match queue::MessageState::try_from(state).unwrap_or_default() {
-        queue::MessageState::Unspecified => words::UNKNOWN,
+        queue::MessageState::Unspecified => format::UNKNOWN,
         queue::MessageState::Invisible => "invisible",
         queue::MessageState::Pending => "pending",
         queue::MessageState::Running => "running",

@@ -77,7 +77,7 @@ impl Oracle {
         }
     }
 
-    fn hear(&mut self, id: SessionId, lease: Option<Duration>, now: Timestamp) {
+    fn note_heartbeat(&mut self, id: SessionId, lease: Option<Duration>, now: Timestamp) {
         let known = self.known_mut(id, lease, now);
         (known.lease, known.idle_since) = (lease, now);
         known.expires = lease.map_or(Timestamp::MAX, |lease| now + lease);
@@ -125,7 +125,7 @@ impl Oracle {
             }
         }
         if lease.is_some() && !self.held_by(id).is_empty() {
-            self.hear(id, lease, now);
+            self.note_heartbeat(id, lease, now);
         }
         if attempt > 1 {
             let known = self.known_mut(id, lease, now);
@@ -163,7 +163,7 @@ impl Oracle {
 
     /// Records that a call got leases.
     pub fn record(&mut self, call: &SessionCall, now: Timestamp) {
-        self.hear(call.id, call.lease, now);
+        self.note_heartbeat(call.id, call.lease, now);
         let known = self.known_mut(call.id, call.lease, now);
         known.answered.push(call.sequence);
         known.answered.sort_unstable();
@@ -178,7 +178,7 @@ impl Oracle {
         let lease = self.known(id).ok_or(Refusal::SessionNotFound)?.lease;
         let expires_in = lease.ok_or(Refusal::Invalid(super::super::InvalidCommandPart::Session))?;
         if !self.held_by(id).is_empty() {
-            self.hear(id, lease, now);
+            self.note_heartbeat(id, lease, now);
         }
         if let Some(received) = received {
             self.confirm(id, received, now);

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 
+use crate::bridge::orphan_cleanup::OrphanCleanup;
 use crate::bridge::reporter::{Bridge, REST};
-use crate::bridge::tidier::CounterTidier;
 use crate::report_right::ReportStanding;
 use tallystone_ports::{StoreError, StoreErrorKind};
 
@@ -31,9 +31,9 @@ impl Bridge {
             return;
         }
         self.is_on = false;
-        (self.tracked, self.gone) = (HashMap::new(), BTreeSet::new());
+        (self.tracked, self.deleted) = (HashMap::new(), BTreeSet::new());
         (self.generation, self.has_started, self.failures) = (None, false, 0);
-        self.tidier = CounterTidier::default();
+        self.orphan_cleanup = OrphanCleanup::default();
         self.context.queue_reports.set(None, &*self.context.clock);
         self.show_waiting(0);
     }

@@ -9,13 +9,13 @@ use crate::caller_quota::{CallerId, QuotaPermit};
 use crate::queues::session_registry::{AdmittedCall, SessionEntry, SessionRegistry};
 use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::queue::session_records::Ending;
-use tallystone_domain::queue::session_rows::{CallAttempt, SessionPulse, SessionRow};
+use tallystone_domain::queue::session_rows::{CallAttempt, HeartbeatReply, SessionRow};
 use tallystone_domain::queue::{Refusal, ShardId};
-use tallystone_ports::SignOfLife;
+use tallystone_ports::SessionHeartbeat;
 
-/// Which signs of life are due.
+/// Which heartbeats are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum DueSigns {
+pub enum DueHeartbeats {
     /// Those that are late.
     Late,
     /// Those of all sessions, because their ends may have been missed.
@@ -67,15 +67,15 @@ impl SessionRegistry {
 
     /// Notes that the directory has heard of a session. Returns whether the shards that it touched are known here. If the
     /// directory knows of less than before, it may have lost shards of the session: each is noted again when it is touched.
-    pub fn hear(&self, id: SessionId, pulse: SessionPulse, now: Duration) -> bool {
+    pub fn note_heartbeat(&self, id: SessionId, reply: HeartbeatReply, now: Duration) -> bool {
         let mut known = self.table.lock();
         let Some(entry) = known.sessions.get_mut(&id) else { return false };
         entry.signed_at = now;
-        if pulse.touched < entry.touched {
-            entry.touched = pulse.touched;
+        if reply.touched < entry.touched {
+            entry.touched = reply.touched;
             entry.unnoted = entry.shards.clone();
         }
-        entry.touched >= pulse.touched
+        entry.touched >= reply.touched
     }
 
     /// Renews a session that the directory has just heard of. Returns its lease.
@@ -86,26 +86,26 @@ impl SessionRegistry {
         entry.ended.map_or(Ok(entry.lease), |how| Err(Refusal::SessionEnded(how)))
     }
 
-    /// The sign of life of a session.
-    pub fn sign_of(&self, id: SessionId, now: Duration) -> SignOfLife {
+    /// The heartbeat of a session.
+    pub fn heartbeat_of(&self, id: SessionId, now: Duration) -> SessionHeartbeat {
         let known = self.table.lock();
-        let unknown = SignOfLife { id, newest_call: 0, leased_for: Duration::ZERO };
-        known.sessions.get(&id).map_or(unknown, |entry| entry.sign(id, now))
+        let unknown = SessionHeartbeat { id, newest_call: 0, leased_for: Duration::ZERO };
+        known.sessions.get(&id).map_or(unknown, |entry| entry.heartbeat(id, now))
     }
 
     /// The sessions from which this server has heard, and of which the directory has not heard for a quarter of their
     /// lease; or all that have not ended. O(sessions).
-    pub fn due_signs(&self, which: DueSigns, now: Duration) -> Vec<SignOfLife> {
+    pub fn due_heartbeats(&self, which: DueHeartbeats, now: Duration) -> Vec<SessionHeartbeat> {
         let known = self.table.lock();
         let is_due = |entry: &SessionEntry| match which {
-            DueSigns::All => true,
-            DueSigns::Late => {
+            DueHeartbeats::All => true,
+            DueHeartbeats::Late => {
                 let is_news = entry.in_use > 0 || entry.last_heard_at > entry.signed_at;
                 is_news && now >= entry.signed_at + entry.lease / 4
             }
         };
         let due = known.sessions.iter().filter(|(_, entry)| entry.ended.is_none() && is_due(entry));
-        due.map(|(id, entry)| entry.sign(*id, now)).collect()
+        due.map(|(id, entry)| entry.heartbeat(*id, now)).collect()
     }
 
     /// Numbers the next calls that the server makes for the session from this on.
@@ -129,8 +129,8 @@ impl SessionRegistry {
 }
 
 impl SessionEntry {
-    fn sign(&self, id: SessionId, now: Duration) -> SignOfLife {
-        SignOfLife { id, newest_call: self.newest, leased_for: self.leased_until.saturating_sub(now) }
+    fn heartbeat(&self, id: SessionId, now: Duration) -> SessionHeartbeat {
+        SessionHeartbeat { id, newest_call: self.newest, leased_for: self.leased_until.saturating_sub(now) }
     }
 }
 
@@ -180,22 +180,22 @@ mod tests {
     #[test]
     fn the_row_is_read_again_when_the_session_has_touched_more() {
         let registry = opened();
-        let pulse = |touched| SessionPulse { newest_call: 0, touched };
-        assert!(registry.hear(ID, pulse(0), SECOND));
-        assert!(!registry.hear(ID, pulse(2), SECOND));
+        let reply = |touched| HeartbeatReply { newest_call: 0, touched };
+        assert!(registry.note_heartbeat(ID, reply(0), SECOND));
+        assert!(!registry.note_heartbeat(ID, reply(2), SECOND));
         registry.adopt(&row(2, [1, 3]), SECOND);
-        assert!(registry.hear(ID, pulse(2), SECOND));
+        assert!(registry.note_heartbeat(ID, reply(2), SECOND));
         assert_eq!(registry.shards(ID).len(), 2);
-        assert!(!registry.hear(SessionId(9), pulse(0), SECOND), "it is not known");
+        assert!(!registry.note_heartbeat(SessionId(9), reply(0), SECOND), "it is not known");
     }
 
     #[test]
     fn shards_that_the_directory_lost_are_noted_again_and_stay_known_here() {
         let registry = opened();
         let shard = |number| ShardId { queue: QueueId(1), number };
-        let pulse = |touched| SessionPulse { newest_call: 0, touched };
+        let reply = |touched| HeartbeatReply { newest_call: 0, touched };
         registry.adopt(&row(2, [1, 3]), SECOND);
-        assert!(registry.hear(ID, pulse(1), SECOND), "the row has lost a shard, no shard is new");
+        assert!(registry.note_heartbeat(ID, reply(1), SECOND), "the row has lost a shard, no shard is new");
         assert_eq!([1, 3].map(|number| registry.has_touched(ID, shard(number))), [false, false]);
         assert_eq!(registry.shards(ID).len(), 2, "the session may hold leases there");
         assert_eq!(registry.add_shard(ID, shard(3)), Ok(true));
@@ -206,16 +206,16 @@ mod tests {
     #[test]
     fn a_sign_of_life_is_due_once_in_a_quarter_of_the_lease_if_there_was_a_call() {
         let registry = opened();
-        let due = |which, now| registry.due_signs(which, now).len();
-        assert_eq!(due(DueSigns::Late, LEASE), 0, "nothing was heard since it was opened");
+        let due = |which, now| registry.due_heartbeats(which, now).len();
+        assert_eq!(due(DueHeartbeats::Late, LEASE), 0, "nothing was heard since it was opened");
         assert_eq!(registry.renew_heard(ID, SECOND), Ok(LEASE));
-        assert_eq!([due(DueSigns::Late, LEASE / 4 - SECOND), due(DueSigns::All, SECOND)], [0, 1]);
-        assert_eq!(registry.due_signs(DueSigns::Late, LEASE / 4), [registry.sign_of(ID, LEASE / 4)]);
-        assert!(registry.hear(ID, SessionPulse { newest_call: 1, touched: 0 }, LEASE / 4));
-        assert_eq!(due(DueSigns::Late, LEASE), 0);
+        assert_eq!([due(DueHeartbeats::Late, LEASE / 4 - SECOND), due(DueHeartbeats::All, SECOND)], [0, 1]);
+        assert_eq!(registry.due_heartbeats(DueHeartbeats::Late, LEASE / 4), [registry.heartbeat_of(ID, LEASE / 4)]);
+        assert!(registry.note_heartbeat(ID, HeartbeatReply { newest_call: 1, touched: 0 }, LEASE / 4));
+        assert_eq!(due(DueHeartbeats::Late, LEASE), 0);
         registry.admit_begun(ID, CallAttempt { sequence: 2, attempt: 1 }, 1, LEASE).expect("alive");
-        assert_eq!([due(DueSigns::Late, LEASE), due(DueSigns::Late, LEASE + LEASE / 4)], [0, 1], "it waits");
+        assert_eq!([due(DueHeartbeats::Late, LEASE), due(DueHeartbeats::Late, LEASE + LEASE / 4)], [0, 1], "it waits");
         registry.end(ID, Ending::Replaced);
-        assert_eq!(due(DueSigns::All, 9 * LEASE), 0);
+        assert_eq!(due(DueHeartbeats::All, 9 * LEASE), 0);
     }
 }

@@ -1,20 +1,20 @@
 //! The audit: who did what?
 
 use super::methods::LIST_ADMIN_ACTIONS;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::or_unknown;
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView, cell, heads,
     time_cell,
 };
-use crate::http::console::words::or_unknown;
 use tallystone_proto::admin::v1 as pb;
 
 /// The acts of one page.
 const PAGE_ROWS: i32 = 100;
 
 /// The page.
-pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn page(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let prefix = query.text("target");
     let request = pb::ListAdminActionsRequest {
         target_prefix: prefix.to_owned(),

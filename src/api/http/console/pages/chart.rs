@@ -7,10 +7,10 @@ use tonic::Status;
 
 use super::methods::BATCH_GET_SERIES;
 use super::queue_counts::{QUEUE_COUNTERS, earliest, queue_as_of};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::{self, rate};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::one_of;
 use crate::http::console::view::{ActionLink, ChartLine, ChartView, NoteTime, Section, Sparkline};
-use crate::http::console::words::{self, rate};
 use crate::time;
 use tallystone_domain::rollup::series_step::SeriesStep;
 use tallystone_proto::counter::v1 as pb;
@@ -63,7 +63,7 @@ pub fn range_links(shown: &str, to: impl Fn(&'static str) -> String) -> Vec<Acti
 
 /// The section with the lines of some counters of a namespace.
 pub async fn section(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     title: &str,
     namespace: &str,
     counters: Vec<DrawnCounter>,
@@ -143,7 +143,7 @@ fn oldest(results: &[pb::GetSeriesResult], namespace: &str) -> Option<Timestamp>
 /// How often some counters were counted in the last hour, in their order, and the age of the lines. Without an answer in time
 /// there are none.
 pub async fn sparklines(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     namespace: &str,
     names: Vec<String>,
 ) -> (Vec<Option<Sparkline>>, Option<Timestamp>) {
@@ -186,7 +186,7 @@ fn rates(series: Option<&pb::GetCountSeriesResponse>, from: i64, seconds: i64) -
     let points = usize::try_from((seconds / span).clamp(1, POINTS)).unwrap_or(1);
     let mut sums: Vec<Option<f64>> = vec![None; points];
     for row in series.rows.iter().filter(|row| !row.open) {
-        let start = row.step_start.as_ref().map_or(from, |start| words::millis(start) / 1_000);
+        let start = row.step_start.as_ref().map_or(from, |start| format::millis(start) / 1_000);
         let at = usize::try_from((start - from).max(0) / span).unwrap_or(usize::MAX);
         if let Some(sum) = sums.get_mut(at) {
             *sum = Some(sum.unwrap_or(0.0) + row.sum as f64);

@@ -1,12 +1,12 @@
 //! Changes: who set what of a queue or namespace, newest first.
 
 use super::methods::{LIST_NAMESPACE_CHANGES, LIST_QUEUE_CHANGES};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::or_unknown;
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{
     ActionLink, Page, PageFailure, Section, TableRow, TableView, TextLink, cell, heads, time_cell,
 };
-use crate::http::console::words::or_unknown;
 use tallystone_proto::admin::v1 as admin;
 use tallystone_proto::queue::v1 as queue;
 
@@ -16,7 +16,7 @@ const PAGE_ROWS: i32 = 50;
 const KINDS: [&str; 2] = ["queue", "namespace"];
 
 /// The page.
-pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn page(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let (kind, name) = (query.text("kind"), query.text("name"));
     let page_token = query.text("page").to_owned();
     let kind = one_of("kind", kind, &KINDS)?;

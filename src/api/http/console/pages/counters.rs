@@ -4,13 +4,13 @@ use tonic::{Code, Status};
 
 use super::chart::{self, DrawnCounter};
 use super::methods::{BATCH_GET_COUNTS, GET_COUNT, LIST_COUNTERS, LIST_EVENTS, LIST_NAMESPACES};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::{UNKNOWN, whole};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, AgeChip, Fact, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number, time_cell, time_fact,
 };
-use crate::http::console::words::{UNKNOWN, whole};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::admin::v1 as admin;
 use tallystone_proto::counter::v1 as pb;
@@ -21,7 +21,7 @@ const PAGE_ROWS: i32 = 100;
 const EVENT_ROWS: i32 = 50;
 
 /// The namespaces, or the counters of one.
-pub async fn list(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn list(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let namespace = query.text("ns");
     if namespace.is_empty() {
         return namespaces(calls, query).await;
@@ -88,7 +88,7 @@ fn row(namespace: &str, counter: &pb::CounterSummary) -> TableRow {
     TableRow { cells, ..TableRow::default() }
 }
 
-async fn namespaces(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+async fn namespaces(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let request = admin::ListNamespacesRequest { page_size: PAGE_ROWS, page_token: query.text("page").to_owned() };
     let listed: Result<admin::ListNamespacesResponse, Status> = calls.ask(LIST_NAMESPACES, &request).await;
     let mut page = Page::new("counters", "Counters");
@@ -127,7 +127,7 @@ async fn namespaces(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, Pag
 }
 
 /// The page of a counter, with up to 8 others beside it.
-pub async fn one(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn one(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let (namespace, name) = (query.text("ns"), query.text("name"));
     let request =
         pb::GetCountRequest { namespace: namespace.to_owned(), counter_name: name.to_owned(), ..Default::default() };
@@ -178,7 +178,7 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFa
 }
 
 /// What was added over time.
-async fn over_time(calls: &ConsoleCalls, query: &PageQuery) -> Section {
+async fn over_time(calls: &InProcessClient, query: &PageQuery) -> Section {
     let (namespace, name) = (query.text("ns"), query.text("name"));
     let counters = vec![DrawnCounter { label: "Added", class: "one", name: name.to_owned() }];
     let mut section = chart::section(calls, "Over time", namespace, counters, query.text("range")).await;
@@ -189,7 +189,7 @@ async fn over_time(calls: &ConsoleCalls, query: &PageQuery) -> Section {
     section
 }
 
-async fn beside(calls: &ConsoleCalls, namespace: &str, with: &str) -> Option<Section> {
+async fn beside(calls: &InProcessClient, namespace: &str, with: &str) -> Option<Section> {
     if with.is_empty() {
         return None;
     }
@@ -223,7 +223,7 @@ async fn beside(calls: &ConsoleCalls, namespace: &str, with: &str) -> Option<Sec
     Some(section)
 }
 
-async fn events(calls: &ConsoleCalls, namespace: &str, name: &str) -> Section {
+async fn events(calls: &InProcessClient, namespace: &str, name: &str) -> Section {
     let request = pb::ListCountEventsRequest {
         namespace: namespace.to_owned(),
         counter_name: name.to_owned(),

@@ -5,11 +5,11 @@ use tonic::Status;
 
 use super::methods::LIST_COUNTERS;
 use super::queue_counts::{DatedCounts, QUEUE_COUNTERS, queue_counts};
-use crate::http::console::act;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::action;
+use crate::http::console::format::{UNKNOWN, count};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::link;
 use crate::http::console::view::{ActionLink, NoteTime, Section, TableCell, TableRow, TableView, cell, heads, number};
-use crate::http::console::words::{UNKNOWN, count};
 use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::counter_names::{CountedValue, counter_name, pair_text, unescaped};
 use tallystone_proto::counter::v1 as pb;
@@ -23,7 +23,7 @@ const FAILED: &str = "failed~error=";
 const ERROR_KEY: &str = "error";
 
 /// The section, which is left out of the page of a queue without errors. Where actions are off, its groups have none.
-pub async fn section(calls: &ConsoleCalls, queue: &str, may_act: bool) -> Section {
+pub async fn section(calls: &InProcessClient, queue: &str, may_act: bool) -> Section {
     let mut section = Section::default();
     let Ok(name) = QueueName::new(queue) else { return section };
     match groups(calls, &name).await {
@@ -59,8 +59,8 @@ impl ErrorGroup {
     }
 }
 
-fn row(calls: &ConsoleCalls, queue: &str, group: ErrorGroup, may_act: bool) -> TableRow {
-    let acts = group.signature().filter(|_| may_act).map(|signature| act::of_error(calls, queue, &signature));
+fn row(calls: &InProcessClient, queue: &str, group: ErrorGroup, may_act: bool) -> TableRow {
+    let acts = group.signature().filter(|_| may_act).map(|signature| action::of_error(calls, queue, &signature));
     let acts = acts.into_iter().flatten().filter(|(_, lacked)| lacked.is_none());
     let buttons: Vec<ActionLink> = acts.map(|(link, _)| link).collect();
     let text = if buttons.is_empty() { UNKNOWN } else { "" };
@@ -74,7 +74,7 @@ fn row(calls: &ConsoleCalls, queue: &str, group: ErrorGroup, may_act: bool) -> T
 }
 
 /// The most frequent signatures, and their age.
-async fn groups(calls: &ConsoleCalls, queue: &QueueName) -> Result<(Vec<ErrorGroup>, Option<Timestamp>), Status> {
+async fn groups(calls: &InProcessClient, queue: &QueueName) -> Result<(Vec<ErrorGroup>, Option<Timestamp>), Status> {
     let prefix = counter_name(queue, FAILED);
     let request = pb::ListCountersRequest {
         namespace: QUEUE_COUNTERS.to_owned(),

@@ -5,13 +5,13 @@
 
 use super::looks;
 use super::methods::{COMPARE_EXPERIMENT, GET_EXPERIMENT};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::{UNKNOWN, points, points_range, share, shares, unsigned};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, AgeChip, Fact, IntervalMark, Page, PageFailure, PageNotice, Section, TableCell, TableRow, TableView,
     TextLink, cell, heads, number, time_fact,
 };
-use crate::http::console::words::{UNKNOWN, points, points_range, share, shares, unsigned};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_experiments::p_text;
 use tallystone_proto::experiment::v1 as pb;
@@ -22,7 +22,7 @@ pub const FIELDS: [&str; 9] = ["name", "ns", "arms", "metric", "secondary", "uni
 const WIDTH: f64 = 1_000.0;
 
 /// The page.
-pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn page(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let shown = ShownExperiment::of(calls, query).await?;
     let metric = &shown.experiment.metric;
     let is_fixed = shown.experiment.mode == i32::from(pb::ExperimentMode::Fixed);
@@ -69,7 +69,7 @@ struct ShownExperiment {
 
 impl ShownExperiment {
     /// The experiment of a query: the one that it describes, or the one of its name.
-    async fn of(calls: &ConsoleCalls, query: &PageQuery) -> Result<Self, PageFailure> {
+    async fn of(calls: &InProcessClient, query: &PageQuery) -> Result<Self, PageFailure> {
         if !query.text("arms").is_empty() {
             return Ok(Self { experiment: experiment_of(query)?, is_kept: false });
         }

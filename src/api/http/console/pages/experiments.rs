@@ -4,13 +4,13 @@
 
 use super::experiment::{arms_of, state_of};
 use super::methods::{LIST_EXPERIMENTS, PLAN_EXPERIMENT};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::unsigned;
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, FieldOption, FilterForm, FormField, Page, PageFailure, Section, TableCell, TableRow, TableView, cell,
     heads, number, time_cell,
 };
-use crate::http::console::words::unsigned;
 use tallystone_domain::limits::{EXPERIMENT_ALPHA, EXPERIMENT_POWER};
 use tallystone_proto::experiment::v1 as pb;
 
@@ -18,7 +18,7 @@ use tallystone_proto::experiment::v1 as pb;
 const PAGE_ROWS: i32 = 100;
 
 /// The page.
-pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn page(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let mut page = Page::new("experiments", "Experiments");
     page.lead = "Compare arms by their counters, as often as you like, without being misled.".to_owned();
     let (kept, plan) = tokio::join!(kept(calls, query), plan(calls, query));
@@ -29,7 +29,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
 }
 
 /// The experiments that the service keeps.
-async fn kept(calls: &ConsoleCalls, query: &PageQuery) -> Section {
+async fn kept(calls: &InProcessClient, query: &PageQuery) -> Section {
     let request = pb::ListExperimentsRequest {
         prefix: String::new(),
         page_size: PAGE_ROWS,
@@ -137,7 +137,7 @@ fn plan_of(query: &PageQuery) -> Result<pb::PlanExperimentRequest, String> {
 }
 
 /// The form that plans an experiment, with its answer.
-async fn plan(calls: &ConsoleCalls, query: &PageQuery) -> Section {
+async fn plan(calls: &InProcessClient, query: &PageQuery) -> Section {
     let text = |label: &str, name: &'static str| FormField {
         label: label.to_owned(),
         name,

@@ -3,13 +3,13 @@
 use tonic::Status;
 
 use super::methods::GET_STATUS;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::{size, span, whole};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::view::{AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number};
-use crate::http::console::words::{size, span, whole};
 use tallystone_proto::admin::v1 as pb;
 
 /// The page.
-pub async fn page(calls: &ConsoleCalls) -> Result<Page, PageFailure> {
+pub async fn page(calls: &InProcessClient) -> Result<Page, PageFailure> {
     let answer: Result<pb::GetStatusResponse, Status> = calls.ask(GET_STATUS, &pb::GetStatusRequest {}).await;
     let status = answer?;
     let mut page = Page::new("health", "Health");
@@ -48,7 +48,8 @@ fn stores(status: &pb::GetStatusResponse) -> Section {
             ("", refusal, _) => format!("does not serve: {refusal}"),
             (failure, _, _) => failure.to_owned(),
         };
-        let bytes = |bytes: i64| if bytes == 0 { crate::http::console::words::UNKNOWN.to_owned() } else { size(bytes) };
+        let bytes =
+            |bytes: i64| if bytes == 0 { crate::http::console::format::UNKNOWN.to_owned() } else { size(bytes) };
         let cells = vec![
             cell("Store", &store.store),
             cell("State", state),

@@ -2,9 +2,9 @@
 
 use super::chart::CHART;
 use super::methods::LIST_LOOKS;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::{millis, points};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::view::{ChartLine, ChartView, Section};
-use crate::http::console::words::{millis, points};
 use crate::time;
 use tallystone_proto::experiment::v1 as pb;
 
@@ -22,7 +22,7 @@ const DASH: f64 = 12.0;
 type DrawnLook = [Option<f64>; 3];
 
 /// A section for each arm but the control. There are none before the first look.
-pub async fn sections(calls: &ConsoleCalls, experiment: &pb::Experiment) -> Vec<Section> {
+pub async fn sections(calls: &InProcessClient, experiment: &pb::Experiment) -> Vec<Section> {
     let begin = experiment.create_time.as_ref().map_or(0, |at| at.seconds);
     let now = time::write(calls.context.calls.clock.now()).seconds;
     let end = experiment.stop_time.as_ref().map_or(now, |at| at.seconds);

@@ -4,8 +4,9 @@ use tonic::Status;
 
 use super::methods::{EXPLAIN_MESSAGE, LIST_MESSAGES, TRACE};
 use super::queue::why_off;
-use crate::http::console::act::{self, PostedForms};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::action::{self, PostedForms};
+use crate::http::console::format::{or_unknown, size, span, unsigned};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::payload::GET_MESSAGE;
 use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{
@@ -13,7 +14,6 @@ use crate::http::console::view::{
     TableCell, TableRow, TableView, TextLink, cell, heads, number, priority_cell, priority_fact, state_name, time_cell,
     time_fact,
 };
-use crate::http::console::words::{or_unknown, size, span, unsigned};
 use tallystone_domain::access::AccessResource;
 use tallystone_proto::history::v1 as history;
 use tallystone_proto::queue::v1 as pb;
@@ -45,7 +45,7 @@ pub struct MessageOffers {
 
 /// The list. Its messages can be selected where actions are on.
 pub async fn list(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     query: &PageQuery,
     (forms, read_only): (&PostedForms, bool),
 ) -> Result<Page, PageFailure> {
@@ -77,7 +77,7 @@ pub async fn list(
         section.empty = format!("No message of {queue} is {word}.");
     } else {
         let is_off = !why_off(read_only, calls.queues_away().is_some()).is_empty();
-        let buttons = if is_off { Vec::new() } else { act::buttons(calls, queue, wire) };
+        let buttons = if is_off { Vec::new() } else { action::buttons(calls, queue, wire) };
         let all_are = !query.text("all").is_empty();
         let pick = |message: &pb::Message| RowPick {
             value: message.message_key.clone(),
@@ -96,8 +96,8 @@ pub async fn list(
         section.table = Some(TableView { columns, rows });
     }
     let off = why_off(read_only, calls.queues_away().is_some());
-    if let Some((purge, lacked)) = act::purge_of(calls, queue, state).filter(|_| !listed.messages.is_empty()) {
-        let why = lacked.map_or_else(|| off.to_owned(), act::off_without);
+    if let Some((purge, lacked)) = action::purge_of(calls, queue, state).filter(|_| !listed.messages.is_empty()) {
+        let why = lacked.map_or_else(|| off.to_owned(), action::off_without);
         section.links.push(ActionLink { enabled: why.is_empty(), ..purge });
         section.prose.extend((!why.is_empty()).then(|| format!("Purge is {why}.")));
     }
@@ -164,7 +164,7 @@ fn row(queue: &str, message: &pb::Message) -> TableRow {
 }
 
 /// The page of a message. Its payload is never here.
-pub async fn one(calls: &ConsoleCalls, query: &PageQuery, offers: MessageOffers) -> Result<Page, PageFailure> {
+pub async fn one(calls: &InProcessClient, query: &PageQuery, offers: MessageOffers) -> Result<Page, PageFailure> {
     let (queue, id) = (query.text("queue"), query.text("id"));
     let request =
         pb::ExplainMessageRequest { queue: queue.to_owned(), message_id: id.to_owned(), ..Default::default() };
@@ -195,7 +195,7 @@ pub async fn one(calls: &ConsoleCalls, query: &PageQuery, offers: MessageOffers)
 
 /// What may be done with a message, with a reason for each button that is off.
 fn actions(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     queue: &str,
     id: &str,
     message: Option<&pb::Message>,
@@ -207,17 +207,17 @@ fn actions(
         None => "off: the queue does not keep this message",
         Some(_) => "",
     };
-    let cancel_off = match (act::cancel_lacks(calls, queue), message) {
+    let cancel_off = match (action::cancel_lacks(calls, queue), message) {
         (_, _) if !off_for_all.is_empty() => off_for_all.to_owned(),
         (_, _) if !offers.may_cancel => why_off(true, false).to_owned(),
-        (Some(role), _) => act::off_without(role),
+        (Some(role), _) => action::off_without(role),
         (None, Some(message)) if !is_open(message) => "off: the message is already finished".to_owned(),
         (None, _) => String::new(),
     };
     let show_off = match calls.lacks(GET_MESSAGE, AccessResource::Queue(queue)) {
         _ if !off_for_all.is_empty() => off_for_all.to_owned(),
         _ if !offers.may_show => "off: this console shows no payloads (console.show_payloads)".to_owned(),
-        Some(role) => act::off_without(role),
+        Some(role) => action::off_without(role),
         None => String::new(),
     };
     let offer =
@@ -271,7 +271,7 @@ fn about(message: &pb::Message) -> Vec<Section> {
     sections
 }
 
-async fn attempts(calls: &ConsoleCalls, queue: &str, id: &str) -> Section {
+async fn attempts(calls: &InProcessClient, queue: &str, id: &str) -> Section {
     let message = Some(history::get_message_trace_request::Message::MessageId(id.to_owned()));
     let request = history::GetMessageTraceRequest { queue: queue.to_owned(), message, ..Default::default() };
     let answer: Result<history::GetMessageTraceResponse, Status> = calls.ask(TRACE, &request).await;

@@ -3,9 +3,9 @@
 use tonic::Status;
 
 use super::methods::LIST_OPERATIONS;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::{or_unknown, whole};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::view::{Section, TableCell, TableRow, TableView, cell, heads, state_name, time_cell};
-use crate::http::console::words::{or_unknown, whole};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::queue::v1 as pb;
 
@@ -17,7 +17,7 @@ const LISTED: i32 = 50;
 const ENDED_ROWS: usize = 10;
 
 /// Asks for the operations of a queue.
-pub async fn read(calls: &ConsoleCalls, queue: &str) -> Result<pb::ListOperationsResponse, Status> {
+pub async fn read(calls: &InProcessClient, queue: &str) -> Result<pb::ListOperationsResponse, Status> {
     let request = pb::ListOperationsRequest { queue: queue.to_owned(), page_size: LISTED, ..Default::default() };
     calls.ask(LIST_OPERATIONS, &request).await
 }

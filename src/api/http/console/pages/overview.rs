@@ -6,14 +6,14 @@ use tonic::Status;
 use super::chart;
 use super::methods::LIST_ACTIVITY;
 use super::queue_counts::{QUEUE_COUNTERS, earliest};
-use crate::http::console::act;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::action;
+use crate::http::console::format::{self, UNKNOWN, count, rate, span};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link, one_of};
 use crate::http::console::view::{
     ActionLink, AgeChip, AttentionRow, ColumnHead, FRESH_SECONDS, Fact, FilterForm, FormField, NoteTime, Page,
     PageFailure, PageNotice, Section, Sparkline, TableCell, TableRow, TableView, TextLink, cell, number, reason_name,
 };
-use crate::http::console::words::{self, UNKNOWN, count, rate, span};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::queue::v1 as pb;
 
@@ -67,13 +67,13 @@ impl OverviewReading {
     fn sums_age(&self) -> Section {
         let totals = self.listed.totals.unwrap_or_default();
         let age = totals.as_of.as_ref().zip(self.listed.server_time.as_ref());
-        let age = age.map(|(as_of, now)| ((words::millis(now) - words::millis(as_of)) / 1_000).max(0));
+        let age = age.map(|(as_of, now)| ((format::millis(now) - format::millis(as_of)) / 1_000).max(0));
         let text = match age {
             _ if totals.queues == 0 => None,
             Some(..=FRESH_SECONDS) => None,
             Some(age) => Some(format!(
                 "Sums and attention have numbers that are up to {} old: queues that are not shown are read in turn.",
-                words::seconds(age)
+                format::seconds(age)
             )),
             None => Some(
                 "Some queues have not been read yet. Sums are not known, and attention may lack a queue.".to_owned(),
@@ -95,14 +95,14 @@ pub struct QueueNumber {
 }
 
 /// Asks for what the page shows.
-pub async fn read(calls: &ConsoleCalls, query: &PageQuery) -> Result<OverviewReading, Status> {
+pub async fn read(calls: &InProcessClient, query: &PageQuery) -> Result<OverviewReading, Status> {
     let wanted = pb::ListQueueActivityRequest { page_size: ATTENTION_ROWS, ..Default::default() };
     let (listed, urgent) = tokio::join!(activities(calls, query), calls.ask(LIST_ACTIVITY, &wanted));
     Ok(OverviewReading { listed: listed?, urgent: urgent? })
 }
 
 /// Asks for the rows that a query names.
-async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQueueActivityResponse, Status> {
+async fn activities(calls: &InProcessClient, query: &PageQuery) -> Result<pb::ListQueueActivityResponse, Status> {
     let sort = one_of("sort", query.text("sort"), &ORDERS.map(|(name, _)| name))?;
     let order = ORDERS.into_iter().find(|(name, _)| *name == sort).map_or(pb::ActivityOrder::Name, |(_, order)| order);
     let request = pb::ListQueueActivityRequest {
@@ -115,7 +115,7 @@ async fn activities(calls: &ConsoleCalls, query: &PageQuery) -> Result<pb::ListQ
 }
 
 /// The page.
-pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageFailure> {
+pub async fn page(calls: &InProcessClient, query: &PageQuery) -> Result<Page, PageFailure> {
     let read = read(calls, query).await?;
     let [away, attention, sums_age] = parts(&read, calls.queues_away().as_deref());
     let as_of = read.as_of();
@@ -124,7 +124,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery) -> Result<Page, PageF
     let mut page = Page::new("./", "Queues");
     let is_away = calls.queues_away().is_some();
     page.age = Some(AgeChip::of("store totals", as_of.as_ref(), listed.server_time.as_ref(), is_away));
-    if let Some(done) = act::done(query) {
+    if let Some(done) = action::done(query) {
         page.notice("", done);
     }
     let (filter, sort) = (query.text("filter"), query.text("sort"));

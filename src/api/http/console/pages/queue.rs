@@ -8,14 +8,14 @@ use super::overview::{ATTENTION_PART, QueueNumber, attention_row, away_part, num
 use super::queue_counts::QUEUE_COUNTERS;
 use super::times;
 use super::{errors, operations};
-use crate::http::console::act;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::action;
+use crate::http::console::format::{self, count, or_unknown, span};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{
     ActionLink, AgeChip, Fact, Page, PageFailure, Section, TableRow, TableView, cell, heads, number, time_cell,
     time_fact,
 };
-use crate::http::console::words::{self, count, or_unknown, span};
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::queue::v1 as pb;
 
@@ -23,19 +23,19 @@ use tallystone_proto::queue::v1 as pb;
 const SESSION_ROWS: i32 = 20;
 
 /// Asks for the activity of a queue.
-pub async fn activity(calls: &ConsoleCalls, queue: &str) -> Result<pb::GetQueueActivityResponse, Status> {
+pub async fn activity(calls: &InProcessClient, queue: &str) -> Result<pb::GetQueueActivityResponse, Status> {
     calls.ask(GET_ACTIVITY, &pb::GetQueueActivityRequest { queue: queue.to_owned() }).await
 }
 
 /// The page.
-pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> Result<Page, PageFailure> {
+pub async fn page(calls: &InProcessClient, query: &PageQuery, read_only: bool) -> Result<Page, PageFailure> {
     let name = query.text("name");
     // At once, so that a store that does not answer holds the page up once.
     let is_away = calls.queues_away().is_some();
     let off = why_off(read_only, is_away);
     let (read, done, running, flow, times, errors, explained, workers, settings) = tokio::join!(
         activity(calls, name),
-        act::progress(calls, query),
+        action::progress(calls, query),
         operations::read(calls, name),
         flow(calls, query),
         times::sections(calls, name),
@@ -74,7 +74,7 @@ pub async fn page(calls: &ConsoleCalls, query: &PageQuery, read_only: bool) -> R
 }
 
 /// What live updates replace: whether the store is away, the reasons for attention, and the actions.
-pub fn parts(calls: &ConsoleCalls, activity: &pb::QueueActivity, read_only: bool) -> [Section; 3] {
+pub fn parts(calls: &InProcessClient, activity: &pb::QueueActivity, read_only: bool) -> [Section; 3] {
     let (name, away) = (&activity.queue, calls.queues_away());
     let attention = activity.attention.iter().map(|reason| attention_row(name, reason)).collect();
     [
@@ -85,7 +85,7 @@ pub fn parts(calls: &ConsoleCalls, activity: &pb::QueueActivity, read_only: bool
 }
 
 /// What came in and what went out, from the counters of the queue.
-async fn flow(calls: &ConsoleCalls, query: &PageQuery) -> Section {
+async fn flow(calls: &InProcessClient, query: &PageQuery) -> Section {
     let name = query.text("name");
     let drawn = |label, class, counter: &str| DrawnCounter { label, class, name: format!("{name}~{counter}") };
     let counters = vec![drawn("In", "one", "enqueued"), drawn("Out", "two", "completed")];
@@ -112,19 +112,19 @@ pub fn verdict(activity: &pb::QueueActivity) -> String {
     if let Some(waiting @ 1..) = pending
         && activity.dequeue_blocked
     {
-        return format!("{} wait, and dequeue is blocked.", words::whole(waiting));
+        return format!("{} wait, and dequeue is blocked.", format::whole(waiting));
     }
     match (pending, activity.time_to_drain.as_ref(), activity.in_per_second, activity.out_per_second) {
         (None, ..) => "Its numbers are not known yet.".to_owned(),
         (Some(0), _, _, Some(out)) if out > 0.0 => "It keeps up: nothing waits.".to_owned(),
         (Some(0), ..) => "Nothing waits.".to_owned(),
         (Some(_), Some(drain), ..) => {
-            format!("It catches up: {} until nothing waits, if the rates stay.", words::seconds(drain.seconds))
+            format!("It catches up: {} until nothing waits, if the rates stay.", format::seconds(drain.seconds))
         }
         (Some(waiting), None, Some(into), Some(out)) if into > out => {
-            format!("It falls behind: {} wait, and more comes in than goes out.", words::whole(waiting))
+            format!("It falls behind: {} wait, and more comes in than goes out.", format::whole(waiting))
         }
-        (Some(waiting), ..) => format!("{} wait.", words::whole(waiting)),
+        (Some(waiting), ..) => format!("{} wait.", format::whole(waiting)),
     }
 }
 
@@ -146,7 +146,7 @@ fn message_links(name: &str) -> Vec<ActionLink> {
     states.map(to).into()
 }
 
-async fn explained(calls: &ConsoleCalls, name: &str) -> Section {
+async fn explained(calls: &InProcessClient, name: &str) -> Section {
     let request = pb::ExplainQueueRequest { queue: name.to_owned(), ..Default::default() };
     let answer: Result<pb::ExplainQueueResponse, Status> = calls.ask(EXPLAIN_QUEUE, &request).await;
     let mut section = Section {
@@ -171,7 +171,7 @@ async fn explained(calls: &ConsoleCalls, name: &str) -> Section {
     section
 }
 
-async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
+async fn workers(calls: &InProcessClient, name: &str) -> Section {
     let request = pb::ListSessionsRequest { queue: name.to_owned(), page_size: SESSION_ROWS, ..Default::default() };
     let answer: Result<pb::ListSessionsResponse, Status> = calls.ask(LIST_SESSIONS, &request).await;
     let mut section = Section {
@@ -193,7 +193,7 @@ async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
             let row = |session: pb::LiveSession| TableRow {
                 cells: vec![
                     cell("Worker", or_unknown(&session.label)),
-                    number("Leases", words::whole(session.leases)),
+                    number("Leases", format::whole(session.leases)),
                     time_cell("Last heard", session.last_heard_time.as_ref()),
                     cell("Ends in", span(session.session_expires_in.as_ref())),
                 ],
@@ -208,7 +208,7 @@ async fn workers(calls: &ConsoleCalls, name: &str) -> Section {
 }
 
 /// What the queue uses of its quotas, and its settings.
-async fn settings(calls: &ConsoleCalls, name: &str) -> Vec<Section> {
+async fn settings(calls: &InProcessClient, name: &str) -> Vec<Section> {
     let request = pb::GetQueueRequest { queue: name.to_owned() };
     let of_depth = pb::GetDepthRequest { queue: name.to_owned(), ..Default::default() };
     let (answer, depth) = tokio::join!(
@@ -257,14 +257,14 @@ fn quota(queue: &pb::Queue, depth: Option<&pb::GetDepthResponse>) -> Section {
     });
     let bytes = depth.map(|depth| depth.payload_bytes);
     let fact = |label, used: Option<i64>, most: Option<i64>, text: fn(i64) -> String| {
-        let of = |number: Option<i64>| number.map_or_else(|| words::UNKNOWN.to_owned(), text);
+        let of = |number: Option<i64>| number.map_or_else(|| format::UNKNOWN.to_owned(), text);
         let is_full = used.zip(most).is_some_and(|(used, most)| used >= most);
         let class = if is_full { "bad" } else { "" };
         Fact { label, value: format!("{} of {}", of(used), of(most)), class, testid: "quota", ..Fact::default() }
     };
     let mut facts = vec![
-        fact("Messages", kept, queue.quota_messages, words::whole),
-        fact("Payload", bytes, queue.quota_bytes, words::size),
+        fact("Messages", kept, queue.quota_messages, format::whole),
+        fact("Payload", bytes, queue.quota_bytes, format::size),
     ];
     if queue.shards() > 1 {
         facts.iter_mut().for_each(|fact| fact.hint = format!("each of {} shards has an equal part", queue.shards()));
@@ -274,11 +274,11 @@ fn quota(queue: &pb::Queue, depth: Option<&pb::GetDepthResponse>) -> Section {
 }
 
 /// The actions, which are off in a read-only console, while the store is away, and where the caller lacks their role.
-fn actions(calls: &ConsoleCalls, activity: &pb::QueueActivity, off: &str) -> Section {
-    let acts = act::of_queue(calls, &activity.queue, activity.r#type() == pb::QueueType::Exclusive);
+fn actions(calls: &InProcessClient, activity: &pb::QueueActivity, off: &str) -> Section {
+    let acts = action::of_queue(calls, &activity.queue, activity.r#type() == pb::QueueType::Exclusive);
     let lacked = acts.iter().find_map(|(_, lacked)| *lacked);
     let note = match lacked {
-        Some(role) if off.is_empty() => act::off_without(role),
+        Some(role) if off.is_empty() => action::off_without(role),
         _ => off.to_owned(),
     };
     let links =
@@ -311,7 +311,7 @@ fn conservation(activity: &pb::QueueActivity) -> Section {
     Section { title: "Where every kept message is".to_owned(), code, ..Section::default() }
 }
 
-fn shell_section(calls: &ConsoleCalls, name: &str) -> Section {
+fn shell_section(calls: &InProcessClient, name: &str) -> Section {
     let commands = ["activity", "stats"].map(|verb| format!("queue {verb} {}", shell_word(name)));
     calls.shell.section(&commands, GET_ACTIVITY, &serde_json::json!({ "queue": name }))
 }

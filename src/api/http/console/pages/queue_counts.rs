@@ -4,7 +4,7 @@ use prost_types::Timestamp;
 use tonic::Status;
 
 use super::methods::BATCH_GET_COUNTS;
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::in_process_client::InProcessClient;
 use tallystone_proto::counter::v1 as pb;
 
 /// The namespace of the counters of queues.
@@ -19,7 +19,7 @@ pub struct DatedCounts {
 }
 
 /// Reads some counters of queues.
-pub async fn queue_counts(calls: &ConsoleCalls, counter_names: Vec<String>) -> Result<DatedCounts, Status> {
+pub async fn queue_counts(calls: &InProcessClient, counter_names: Vec<String>) -> Result<DatedCounts, Status> {
     let namespace = QUEUE_COUNTERS.to_owned();
     let request = pb::BatchGetCountsRequest { namespace, counter_names, ..Default::default() };
     let results = calls.ask::<pb::BatchGetCountsResponse>(BATCH_GET_COUNTS, &request).await?.results;

@@ -2,9 +2,9 @@
 
 use http::StatusCode;
 
+use crate::http::console::format::next_link;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{Page, PageFailure, Section, TableCell, TableRow, TableView, TextLink, cell, heads};
-use crate::http::console::words::next_link;
 
 /// Where the pages are in the source.
 const FOLDER: &str = "docs/runbook/";

@@ -1,11 +1,11 @@
 //! How often messages were tried, how long they waited and how long they ran, from the counters of a queue.
 
 use super::queue_counts::{DatedCounts, queue_counts};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::{UNKNOWN, count};
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::view::{
     IntervalMark, NoteTime, Section, TableCell, TableRow, TableView, cell, heads, number,
 };
-use crate::http::console::words::{UNKNOWN, count};
 use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::counter_names::counter_name;
 use tallystone_domain::queue::tally::steps::{ATTEMPT_STEPS, TIME_STEPS};
@@ -19,7 +19,7 @@ const SINCE: &str = "since the queue was created";
 type StepCount = Option<i64>;
 
 /// Both sections. They are left out of the page of a queue from which nothing was ever leased.
-pub async fn sections(calls: &ConsoleCalls, queue: &str) -> Vec<Section> {
+pub async fn sections(calls: &InProcessClient, queue: &str) -> Vec<Section> {
     let Ok(name) = QueueName::new(queue) else { return Vec::new() };
     let names = counters().map(|counter| counter_name(&name, &counter)).collect();
     match queue_counts(calls, names).await {

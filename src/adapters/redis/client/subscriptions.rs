@@ -12,12 +12,12 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::client::command::RedisCommand;
+use crate::client::connection::{Connection, Push, PushReceiver};
+use crate::client::connection_slot::Outage;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::health::Role;
-use crate::client::line::Absence;
 use crate::client::slot::Slot;
-use crate::client::wire::{Push, PushReceiver, Wire};
 use crate::limits::{REDIS_CHANNELS_A_REQUEST_MAX, REDIS_CHANNELS_MAX, REDIS_PING_EVERY, REDIS_PING_WITHIN};
 use tallystone_coalesce::DetachedTasks;
 use tallystone_ports::Clock;
@@ -161,7 +161,7 @@ impl Subscriptions {
 
     /// Keeps the subscriptions of a node until it has none.
     async fn follow(self: Arc<Self>, address: Arc<str>) {
-        let absence = Absence::default();
+        let outage = Outage::default();
         let mut changed = self.changes.subscribe();
         loop {
             changed.mark_unchanged();
@@ -175,18 +175,18 @@ impl Subscriptions {
             }
             let held = Arc::new(Held::default());
             let (seen, receiver) = (self.directory.lookups(), self.receiver(&held));
-            match Wire::connect(&self.directory.door(&address), Some(receiver), &self.clock).await {
-                Ok(wire) => {
-                    absence.end();
-                    self.keep(&address, &wire, &held).await;
-                    drop(wire);
+            match Connection::connect(&self.directory.endpoint(&address), Some(receiver), &self.clock).await {
+                Ok(connection) => {
+                    outage.end();
+                    self.keep(&address, &connection, &held).await;
+                    drop(connection);
                     self.give_up(&held);
                 }
-                Err(failure) => absence.record_failure(self.clock.elapsed(), &failure),
+                Err(failure) => outage.record_failure(self.clock.elapsed(), &failure),
             }
             // Whatever ended it, the channels may be elsewhere. A look-up that fails is made again after the next failure.
             let _ = self.directory.look_up(seen).await;
-            let pause = absence.pause_left(self.clock.elapsed());
+            let pause = outage.pause_left(self.clock.elapsed());
             tokio::select! {
                 () = self.clock.sleep(pause) => {}
                 _ = changed.changed() => {}
@@ -229,19 +229,19 @@ impl Subscriptions {
     }
 
     /// Subscribes and checks until the connection is lost, or nothing is wanted of it.
-    async fn keep(&self, address: &Arc<str>, wire: &Wire, held: &Held) {
+    async fn keep(&self, address: &Arc<str>, connection: &Connection, held: &Held) {
         let (mut wanted, mut moved) = (self.changes.subscribe(), self.directory.changes());
         let mut check_at = self.clock.elapsed() + REDIS_PING_EVERY;
         loop {
             wanted.mark_unchanged();
             moved.mark_unchanged();
             let mine = self.wanted_of(address);
-            if self.is_closed() || mine.is_empty() || self.bring_up_to_date(wire, held, mine).await.is_none() {
+            if self.is_closed() || mine.is_empty() || self.bring_up_to_date(connection, held, mine).await.is_none() {
                 return;
             }
             let due = check_at.saturating_sub(self.clock.elapsed());
             if due.is_zero() {
-                match self.role(wire).await {
+                match self.role(connection).await {
                     Some(Role::Primary) => {}
                     Some(Role::Replica) => return self.directory.leave(address),
                     None => return,
@@ -254,14 +254,14 @@ impl Subscriptions {
                 () = held.changed.notified() => {}
                 () = self.clock.sleep(due) => {}
             }
-            if wire.is_broken() {
+            if connection.is_broken() {
                 return;
             }
         }
     }
 
     /// Subscribes to what is missing and leaves what is not wanted. None if the connection is lost.
-    async fn bring_up_to_date(&self, wire: &Wire, held: &Held, mine: HashSet<Arc<str>>) -> Option<()> {
+    async fn bring_up_to_date(&self, connection: &Connection, held: &Held, mine: HashSet<Arc<str>>) -> Option<()> {
         let (missing, surplus) = {
             let mut state = held.state.lock();
             let missing: Vec<Arc<str>> = mine.difference(&state.channels).cloned().collect();
@@ -272,12 +272,12 @@ impl Subscriptions {
         let (enter, leave) =
             if self.directory.is_cluster() { ("SSUBSCRIBE", "SUNSUBSCRIBE") } else { ("SUBSCRIBE", "UNSUBSCRIBE") };
         for some in surplus.chunks(REDIS_CHANNELS_A_REQUEST_MAX) {
-            self.each(wire, leave, some).await?;
+            self.each(connection, leave, some).await?;
         }
         let seen = self.directory.lookups();
         let mut is_refused = false;
         for some in missing.chunks(REDIS_CHANNELS_A_REQUEST_MAX) {
-            self.each(wire, enter, some).await?;
+            self.each(connection, enter, some).await?;
             let (entered, refused) = {
                 let mut state = held.state.lock();
                 let refused = some.iter().any(|channel| !state.channels.contains(channel));
@@ -296,17 +296,17 @@ impl Subscriptions {
     }
 
     /// One command for each channel, because channels of one command must have one slot.
-    async fn each(&self, wire: &Wire, verb: &'static str, some: &[Arc<str>]) -> Option<()> {
+    async fn each(&self, connection: &Connection, verb: &'static str, some: &[Arc<str>]) -> Option<()> {
         let commands: Vec<RedisCommand> =
             some.iter().map(|channel| RedisCommand::new(verb).arg(channel.as_bytes())).collect();
         let deadline = Deadline::after(REDIS_PING_WITHIN, &self.clock);
-        deadline.meet(wire.send(&commands)).await?.ok().map(drop)
+        deadline.meet(connection.send(&commands)).await?.ok().map(drop)
     }
 
     /// What the node answers in time that it is: one that was demoted publishes too late, or nothing.
-    async fn role(&self, wire: &Wire) -> Option<Role> {
+    async fn role(&self, connection: &Connection) -> Option<Role> {
         let deadline = Deadline::after(REDIS_PING_WITHIN, &self.clock);
-        let answers = deadline.meet(wire.send(&[RedisCommand::new("ROLE")])).await?.ok()?;
+        let answers = deadline.meet(connection.send(&[RedisCommand::new("ROLE")])).await?.ok()?;
         let role = answers.into_iter().next().and_then(Result::ok).and_then(|role| role.into_list().ok());
         let role = role.and_then(|parts| parts.into_iter().next()?.into_text().ok());
         // A user who may not ask for the role is answered all the same: the node is alive.

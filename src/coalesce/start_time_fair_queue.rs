@@ -1,6 +1,6 @@
 //! Items of many that take turns: whoever has had least so far is next.
 //!
-//! Start-time fair queueing: each turn begins at the virtual time at which the one before it of the same holder ended, and lasts
+//! Start-time fair queueing: each turn begins at the virtual time at which the one before it of the same flow ended, and lasts
 //! as long as its item costs. The turn that begins first is next. Between two holders whose items wait, the costs of what they
 //! got differ by no more than one item of each. Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
 
@@ -10,12 +10,12 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use hashbrown::HashMap;
 
-use super::turn_key::TurnKey;
+use super::flow_key::FlowKey;
 
-/// Waiting items, each with its cost, in the order of arrival for each holder of turns.
-pub(super) struct FairTurns<T> {
-    waiting: HashMap<TurnKey, HeldItems<T>>,
-    /// The next turn of each holder, first the one that begins first. The first one has an item, unless nothing waits. Others
+/// Waiting items, each with its cost, in the order of arrival for each flow.
+pub(super) struct StartTimeFairQueue<T> {
+    waiting: HashMap<FlowKey, HeldItems<T>>,
+    /// The next turn of each flow, first the one that begins first. The first one has an item, unless nothing waits. Others
     /// may have none: they remember what their holders have had.
     turns: BinaryHeap<Reverse<NextTurn>>,
     /// The virtual time: when the next turn begins. Whoever comes then begins with it.
@@ -24,50 +24,50 @@ pub(super) struct FairTurns<T> {
     len: usize,
 }
 
-/// The items of one holder, and their cost.
+/// The items of one flow, and their cost.
 struct HeldItems<T> {
     items: VecDeque<(T, usize)>,
     cost: usize,
 }
 
-/// When a holder is next. Of turns that begin at the same time, the one that was made first is first.
+/// When a flow is next. Of turns that begin at the same time, the one that was made first is first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct NextTurn {
     begins: u64,
     ticket: u64,
-    holder: TurnKey,
+    flow: FlowKey,
 }
 
-impl<T> Default for FairTurns<T> {
+impl<T> Default for StartTimeFairQueue<T> {
     fn default() -> Self {
         Self { waiting: HashMap::new(), turns: BinaryHeap::new(), now: 0, tickets: 0, len: 0 }
     }
 }
 
-impl<T> FairTurns<T> {
-    /// Adds an item behind the others of its holder. A holder that had none for a while begins now. O(log holders).
-    pub fn push(&mut self, holder: TurnKey, item: T, cost: usize) {
+impl<T> StartTimeFairQueue<T> {
+    /// Adds an item behind the others of its flow. A flow that had none for a while begins now. O(log holders).
+    pub fn push(&mut self, flow: FlowKey, item: T, cost: usize) {
         self.len += 1;
-        if let Some(held) = self.waiting.get_mut(&holder) {
+        if let Some(held) = self.waiting.get_mut(&flow) {
             held.cost += cost;
             return held.items.push_back((item, cost));
         }
-        self.waiting.insert(holder, HeldItems { items: VecDeque::from([(item, cost)]), cost });
+        self.waiting.insert(flow, HeldItems { items: VecDeque::from([(item, cost)]), cost });
         let ticket = self.ticket();
-        self.turns.push(Reverse(NextTurn { begins: self.now, ticket, holder }));
+        self.turns.push(Reverse(NextTurn { begins: self.now, ticket, flow }));
     }
 
     /// The cost of the next item.
     pub fn first_cost(&self) -> Option<usize> {
         let Reverse(first) = self.turns.peek()?;
-        self.waiting.get(&first.holder)?.items.front().map(|(_, cost)| *cost)
+        self.waiting.get(&first.flow)?.items.front().map(|(_, cost)| *cost)
     }
 
-    /// Takes the next item. O(log holders), and once for each holder without items.
+    /// Takes the next item. O(log holders), and once for each flow without items.
     pub fn pop(&mut self) -> Option<(T, usize)> {
         let ticket = self.ticket();
         let Reverse(mut first) = self.turns.peek().copied()?;
-        let held = self.waiting.get_mut(&first.holder)?;
+        let held = self.waiting.get_mut(&first.flow)?;
         let taken = held.items.pop_front()?;
         held.cost -= taken.1;
         (first.begins, first.ticket) = (first.begins.saturating_add(taken.1 as u64), ticket);
@@ -83,9 +83,9 @@ impl<T> FairTurns<T> {
         self.len
     }
 
-    /// The cost of what waits of one holder.
-    pub fn cost_of(&self, holder: TurnKey) -> usize {
-        self.waiting.get(&holder).map_or(0, |held| held.cost)
+    /// The cost of what waits of one flow.
+    pub fn cost_of(&self, flow: FlowKey) -> usize {
+        self.waiting.get(&flow).map_or(0, |held| held.cost)
     }
 
     /// Moves on to the next turn that has an item, and forgets the holders before it, who have none. Once nothing waits, all
@@ -96,10 +96,10 @@ impl<T> FairTurns<T> {
             self.turns.clear();
         }
         while let Some(first) = self.turns.peek_mut()
-            && self.waiting.get(&first.0.holder).is_none_or(|held| held.items.is_empty())
+            && self.waiting.get(&first.0.flow).is_none_or(|held| held.items.is_empty())
         {
             let Reverse(idle) = PeekMut::pop(first);
-            self.waiting.remove(&idle.holder);
+            self.waiting.remove(&idle.flow);
         }
         self.now = self.turns.peek().map_or(0, |Reverse(first)| first.begins);
     }
@@ -120,7 +120,7 @@ mod tests {
     const HOLDERS: u64 = 4;
     const COST_MAX: usize = 20;
 
-    /// What a test does: an item of a holder with a cost arrives, or one is taken.
+    /// What a test does: an item of a flow with a cost arrives, or one is taken.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push(u64, usize),
@@ -128,18 +128,18 @@ mod tests {
     }
 
     fn steps() -> impl Strategy<Value = Vec<Step>> {
-        let push = (0..HOLDERS, 1..=COST_MAX).prop_map(|(holder, cost)| Step::Push(holder, cost));
+        let push = (0..HOLDERS, 1..=COST_MAX).prop_map(|(flow, cost)| Step::Push(flow, cost));
         vec(prop_oneof![push, Just(Step::Pop)], 1..200)
     }
 
-    /// An item of a test: its holder, its cost and its number.
+    /// An item of a test: its flow, its cost and its number.
     type Item = (u64, usize, usize);
 
-    /// The oracle keeps for each holder where its next turn begins, and looks at all of them for each item.
+    /// The oracle keeps for each flow where its next turn begins, and looks at all of them for each item.
     #[derive(Default)]
     struct Oracle {
         waiting: Vec<Item>,
-        /// Of each holder: when its next turn begins, and the number of that decision.
+        /// Of each flow: when its next turn begins, and the number of that decision.
         begins: [Option<(u64, usize)>; HOLDERS as usize],
         /// The first turn that has an item.
         first: Option<(u64, usize)>,
@@ -147,9 +147,9 @@ mod tests {
     }
 
     impl Oracle {
-        fn decide(&mut self, holder: u64, begins: u64) {
+        fn decide(&mut self, flow: u64, begins: u64) {
             self.decisions += 1;
-            self.begins[holder as usize] = Some((begins, self.decisions));
+            self.begins[flow as usize] = Some((begins, self.decisions));
         }
 
         fn push(&mut self, item: Item) {
@@ -168,11 +168,11 @@ mod tests {
         }
 
         fn pop(&mut self) -> Option<Item> {
-            let holder = self.waiting.iter().map(|item| item.0).min_by_key(|holder| self.begins[*holder as usize])?;
-            let place = self.waiting.iter().position(|item| item.0 == holder)?;
+            let flow = self.waiting.iter().map(|item| item.0).min_by_key(|flow| self.begins[*flow as usize])?;
+            let place = self.waiting.iter().position(|item| item.0 == flow)?;
             let item = self.waiting.remove(place);
-            let (begins, _) = self.begins[holder as usize]?;
-            self.decide(holder, begins + item.1 as u64);
+            let (begins, _) = self.begins[flow as usize]?;
+            self.decide(flow, begins + item.1 as u64);
             self.look();
             Some(item)
         }
@@ -181,12 +181,12 @@ mod tests {
     proptest! {
         #[test]
         fn whoever_had_least_is_next_as_the_oracle_says(steps in steps()) {
-            let (mut turns, mut oracle) = (FairTurns::default(), Oracle::default());
+            let (mut turns, mut oracle) = (StartTimeFairQueue::default(), Oracle::default());
             for (number, step) in steps.into_iter().enumerate() {
                 match step {
-                    Step::Push(holder, cost) => {
-                        turns.push(TurnKey(holder), (holder, cost, number), cost);
-                        oracle.push((holder, cost, number));
+                    Step::Push(flow, cost) => {
+                        turns.push(FlowKey(flow), (flow, cost, number), cost);
+                        oracle.push((flow, cost, number));
                     }
                     Step::Pop => {
                         let next = turns.first_cost();
@@ -201,20 +201,20 @@ mod tests {
 
         #[test]
         fn two_that_wait_get_the_same_up_to_one_item_of_each(steps in steps()) {
-            let mut turns = FairTurns::default();
+            let mut turns = StartTimeFairQueue::default();
             let mut waiting = [0; HOLDERS as usize];
             // Of each pair, while items of both wait: the difference of what they got, its least and its greatest value.
             let mut pairs = [[None::<(i64, i64, i64)>; HOLDERS as usize]; HOLDERS as usize];
             for step in steps {
                 match step {
-                    Step::Push(holder, cost) => {
-                        turns.push(TurnKey(holder), holder, cost);
-                        waiting[holder as usize] += 1;
+                    Step::Push(flow, cost) => {
+                        turns.push(FlowKey(flow), flow, cost);
+                        waiting[flow as usize] += 1;
                     }
                     Step::Pop => {
-                        let Some((holder, cost)) = turns.pop() else { continue };
-                        for other in (0..HOLDERS).filter(|other| *other != holder) {
-                            for (one, two, got) in [(holder, other, cost as i64), (other, holder, -(cost as i64))] {
+                        let Some((flow, cost)) = turns.pop() else { continue };
+                        for other in (0..HOLDERS).filter(|other| *other != flow) {
+                            for (one, two, got) in [(flow, other, cost as i64), (other, flow, -(cost as i64))] {
                                 let pair = &mut pairs[one as usize][two as usize];
                                 let both_wait = waiting[one as usize] > 0 && waiting[two as usize] > 0;
                                 *pair = pair.filter(|_| both_wait).or(both_wait.then_some((0, 0, 0))).map(|(now, least, most)| {
@@ -225,9 +225,9 @@ mod tests {
                                 }
                             }
                         }
-                        waiting[holder as usize] -= 1;
-                        for other in (0..HOLDERS).filter(|_| waiting[holder as usize] == 0) {
-                            (pairs[holder as usize][other as usize], pairs[other as usize][holder as usize]) = (None, None);
+                        waiting[flow as usize] -= 1;
+                        for other in (0..HOLDERS).filter(|_| waiting[flow as usize] == 0) {
+                            (pairs[flow as usize][other as usize], pairs[other as usize][flow as usize]) = (None, None);
                         }
                     }
                 }
@@ -237,11 +237,11 @@ mod tests {
 
     #[test]
     fn one_with_a_thousand_items_lets_another_with_one_go_second() {
-        let mut turns = FairTurns::default();
+        let mut turns = StartTimeFairQueue::default();
         for number in 0..1_000 {
-            turns.push(TurnKey(1), number, 1);
+            turns.push(FlowKey(1), number, 1);
         }
-        turns.push(TurnKey(2), 5_000, 1);
+        turns.push(FlowKey(2), 5_000, 1);
         let first: Vec<i32> = (0..3).filter_map(|_| turns.pop()).map(|(number, _)| number).collect();
         assert_eq!(first, [0, 5_000, 1]);
     }

@@ -12,10 +12,10 @@ use tonic_types::StatusExt as _;
 use super::kind::method;
 use super::posted::{FormEnd, PostedForms};
 use super::{ACT_WAIT, OTHER_CONTENT, reason_and_token};
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::format::whole;
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{ActionForm, Fact, FormField, Page, PageFailure, Section};
-use crate::http::console::words::whole;
 use tallystone_domain::Reason;
 use tallystone_domain::access::AccessResource;
 use tallystone_domain::limits::CONSOLE_SELECTED_MAX;
@@ -102,7 +102,7 @@ impl SelectedAct {
 
 /// The names, words and classes of the buttons for selected messages of a state, without those that the caller may not use.
 pub fn buttons(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     queue: &str,
     state: pb::MessageState,
 ) -> Vec<(&'static str, &'static str, &'static str)> {
@@ -127,7 +127,7 @@ fn selected(query: &PageQuery) -> Result<Vec<&str>, Status> {
 
 /// The page that says how many messages an act is about.
 pub fn confirm(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     (act, query): (SelectedAct, &PageQuery),
     forms: &PostedForms,
 ) -> Result<Page, PageFailure> {
@@ -164,7 +164,7 @@ pub fn confirm(
 
 /// Does an act with each of the selected messages, once for each form. Returns the place of the page that says what came of it.
 pub async fn perform(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     (act, form): (SelectedAct, &PageQuery),
     posted: &PostedForms,
 ) -> Result<String, PageFailure> {
@@ -209,7 +209,7 @@ struct SelectionEnd {
     failed: BTreeMap<String, usize>,
 }
 
-async fn each(calls: &ConsoleCalls, act: SelectedAct, form: &PageQuery, keys: &[&str]) -> SelectionEnd {
+async fn each(calls: &InProcessClient, act: SelectedAct, form: &PageQuery, keys: &[&str]) -> SelectionEnd {
     let messages: Vec<(usize, String)> = keys.iter().map(|key| (*key).to_owned()).enumerate().collect();
     let calls_made = stream::iter(messages).map(|message| one(calls, act, form, message));
     let mut ends = calls_made.buffer_unordered(AT_ONCE);
@@ -220,7 +220,7 @@ async fn each(calls: &ConsoleCalls, act: SelectedAct, form: &PageQuery, keys: &[
     sum
 }
 
-async fn one(calls: &ConsoleCalls, act: SelectedAct, form: &PageQuery, message: (usize, String)) -> OneEnd {
+async fn one(calls: &InProcessClient, act: SelectedAct, form: &PageQuery, message: (usize, String)) -> OneEnd {
     match answer(calls, act, form, message).await {
         Ok(end) => end,
         Err(status) if is_of(&status, Reason::WrongMessageState) => OneEnd::OtherState,
@@ -233,7 +233,7 @@ async fn one(calls: &ConsoleCalls, act: SelectedAct, form: &PageQuery, message: 
 }
 
 async fn answer(
-    calls: &ConsoleCalls,
+    calls: &InProcessClient,
     act: SelectedAct,
     form: &PageQuery,
     (place, message_id): (usize, String),
@@ -265,7 +265,7 @@ async fn answer(
 }
 
 /// Whether a message can still be canceled.
-async fn is_open(calls: &ConsoleCalls, queue: &str, message_id: &str) -> Result<bool, Status> {
+async fn is_open(calls: &InProcessClient, queue: &str, message_id: &str) -> Result<bool, Status> {
     let request =
         pb::ExplainMessageRequest { queue: queue.to_owned(), message_id: message_id.to_owned(), ..Default::default() };
     let explained: pb::ExplainMessageResponse = calls.ask_within(&method("ExplainMessage"), &request, ACT_WAIT).await?;

@@ -62,7 +62,7 @@ pub(super) enum NodeKind {
 
 /// How to reach a node.
 #[derive(Clone, Debug)]
-pub(super) struct Door {
+pub(super) struct Endpoint {
     pub(super) address: Arc<str>,
     pub(super) login: Option<Login>,
     /// None: in clear text.
@@ -111,7 +111,7 @@ pub(super) enum Push {
 pub(super) type PushReceiver = Arc<dyn Fn(Push) + Send + Sync>;
 
 /// A connection. Dropping it and its calls in flight closes it.
-pub(super) struct Wire {
+pub(super) struct Connection {
     connection: MultiplexedConnection,
     served_by: ServedBy,
     clock: Arc<dyn Clock>,
@@ -123,66 +123,67 @@ pub(super) struct Wire {
     _driver: DetachedTasks,
 }
 
-impl Wire {
+impl Connection {
     /// Connects, logs in, and checks that the node is what it should be, within `REDIS_CONNECT_WITHIN`.
     pub(super) async fn connect(
-        door: &Door,
+        endpoint: &Endpoint,
         receiver: Option<PushReceiver>,
         clock: &Arc<dyn Clock>,
     ) -> Result<Self, CallFailure> {
         let is_broken: Arc<AtomicBool> = Arc::default();
-        let connecting = Self::open(door, receiver, Arc::clone(&is_broken));
+        let connecting = Self::open(endpoint, receiver, Arc::clone(&is_broken));
         let deadline = Deadline::after(REDIS_CONNECT_WITHIN, clock);
-        let late = || unreachable(door, "no connection in time");
+        let late = || unreachable(endpoint, "no connection in time");
         let (connection, driver) = deadline.meet(connecting).await.ok_or_else(late)??;
         let served_by =
-            ServedBy { address: Arc::clone(&door.address), run_id: Arc::from(""), replication_id: Arc::from("") };
+            ServedBy { address: Arc::clone(&endpoint.address), run_id: Arc::from(""), replication_id: Arc::from("") };
         let (clock, in_flight, silent_since_micros) = (Arc::clone(clock), AtomicUsize::new(0), AtomicU64::new(0));
-        let mut wire =
+        let mut connection =
             Self { connection, served_by, clock, is_broken, in_flight, silent_since_micros, _driver: driver };
-        if matches!(door.kind, NodeKind::Alone | NodeKind::Watched | NodeKind::Member) {
-            deadline.meet(wire.identify(door)).await.ok_or_else(late)??;
+        if matches!(endpoint.kind, NodeKind::Alone | NodeKind::Watched | NodeKind::Member) {
+            deadline.meet(connection.identify(endpoint)).await.ok_or_else(late)??;
         }
-        Ok(wire)
+        Ok(connection)
     }
 
     async fn open(
-        door: &Door,
+        endpoint: &Endpoint,
         receiver: Option<PushReceiver>,
         is_broken: Arc<AtomicBool>,
     ) -> Result<(MultiplexedConnection, DetachedTasks), CallFailure> {
-        let (host, port) = door.address.rsplit_once(':').unwrap_or((&door.address, ""));
+        let (host, port) = endpoint.address.rsplit_once(':').unwrap_or((&endpoint.address, ""));
         let host = host.trim_start_matches('[').trim_end_matches(']');
-        let port: u16 = port.parse().map_err(|_| unreachable(door, "the address is not HOST:PORT"))?;
+        let port: u16 = port.parse().map_err(|_| unreachable(endpoint, "the address is not HOST:PORT"))?;
         // Users need no permission to name their library.
         let mut settings = RedisConnectionInfo::default().set_protocol(ProtocolVersion::RESP3).set_skip_set_lib_name();
-        if let Some(login) = &door.login {
+        if let Some(login) = &endpoint.login {
             settings = settings.set_password(&*login.password.current());
             if let Some(user) = &login.user {
                 settings = settings.set_username(user);
             }
         }
-        let failed = |error: std::io::Error| unreachable(door, &with_tls_advice(error.to_string(), "tls_ca_file"));
+        let failed = |error: std::io::Error| unreachable(endpoint, &with_tls_advice(error.to_string(), "tls_ca_file"));
         let stream = TcpStream::connect((host, port)).await.map_err(failed)?;
         stream.set_nodelay(true).map_err(failed)?;
         let config = config(receiver, is_broken);
-        let Some(tls) = &door.tls else { return start(door, &settings, stream, config).await };
-        let name = ServerName::try_from(host.to_owned()).map_err(|error| unreachable(door, &error.to_string()))?;
+        let Some(tls) = &endpoint.tls else { return start(endpoint, &settings, stream, config).await };
+        let name = ServerName::try_from(host.to_owned()).map_err(|error| unreachable(endpoint, &error.to_string()))?;
         let stream = TlsConnector::from(Arc::clone(tls.config())).connect(name, stream).await.map_err(failed)?;
-        start(door, &settings, stream, config).await
+        start(endpoint, &settings, stream, config).await
     }
 
     /// Learns which process answers. A server alone has to be a primary: reads of a replica may be old.
-    async fn identify(&mut self, door: &Door) -> Result<(), CallFailure> {
+    async fn identify(&mut self, endpoint: &Endpoint) -> Result<(), CallFailure> {
         let info = RedisCommand::new("INFO").arg("server").arg("replication");
-        let answer = self.send(&[info]).await?.pop().ok_or_else(|| unreachable(door, "no answer to INFO"))?;
-        let info = answer.map_err(|text| judge(&door.address, &text).0)?.into_text()?;
-        let text = |name| field(&info, name).map(Arc::from).ok_or_else(|| unreachable(door, "its INFO is incomplete"));
+        let answer = self.send(&[info]).await?.pop().ok_or_else(|| unreachable(endpoint, "no answer to INFO"))?;
+        let info = answer.map_err(|text| judge(&endpoint.address, &text).0)?.into_text()?;
+        let text =
+            |name| field(&info, name).map(Arc::from).ok_or_else(|| unreachable(endpoint, "its INFO is incomplete"));
         let is_primary = field(&info, "role") == Some("master");
-        match door.kind {
-            NodeKind::Alone if !is_primary => return Err(CallFailure::of_lone_replica(&door.address)),
+        match endpoint.kind {
+            NodeKind::Alone if !is_primary => return Err(CallFailure::of_lone_replica(&endpoint.address)),
             NodeKind::Watched if !is_primary => {
-                let text = format!("Redis at {} is a replica", door.address);
+                let text = format!("Redis at {} is a replica", endpoint.address);
                 return Err(CallFailure::new(FailureCause::Moving, text));
             }
             NodeKind::Alone | NodeKind::Watched | NodeKind::Member | NodeKind::Sentinel | NodeKind::Unchecked => {}
@@ -256,28 +257,28 @@ fn config(receiver: Option<PushReceiver>, is_broken: Arc<AtomicBool>) -> AsyncCo
 
 /// Logs in over a stream, and begins to carry commands.
 async fn start(
-    door: &Door,
+    endpoint: &Endpoint,
     settings: &RedisConnectionInfo,
     stream: impl Unpin + AsyncRead + AsyncWrite + Send + 'static,
     config: AsyncConnectionConfig,
 ) -> Result<(MultiplexedConnection, DetachedTasks), CallFailure> {
     let made = MultiplexedConnection::new_with_config(settings, stream, config).await;
-    let (connection, driver) = made.map_err(|error| failure(door, &error))?;
+    let (connection, driver) = made.map_err(|error| failure(endpoint, &error))?;
     let tasks = DetachedTasks::default();
     tasks.spawn(driver);
     Ok((connection, tasks))
 }
 
 /// Counts a call in flight, however it ends.
-struct InFlight<'w>(&'w Wire);
+struct InFlight<'w>(&'w Connection);
 
 impl<'w> InFlight<'w> {
-    fn begin(wire: &'w Wire) -> Self {
-        wire.in_flight.fetch_add(1, Ordering::Relaxed);
-        let (since, now) = (&wire.silent_since_micros, micros(wire.clock.elapsed()));
+    fn begin(connection: &'w Connection) -> Self {
+        connection.in_flight.fetch_add(1, Ordering::Relaxed);
+        let (since, now) = (&connection.silent_since_micros, micros(connection.clock.elapsed()));
         // An earlier call that still waits stays the first one.
         let _ = since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
-        Self(wire)
+        Self(connection)
     }
 }
 
@@ -342,23 +343,23 @@ fn push(info: PushInfo) -> Option<Push> {
     }
 }
 
-fn unreachable(door: &Door, why: &str) -> CallFailure {
-    CallFailure::new(FailureCause::Unreachable, format!("Redis at {}: {why}", door.address))
+fn unreachable(endpoint: &Endpoint, why: &str) -> CallFailure {
+    CallFailure::new(FailureCause::Unreachable, format!("Redis at {}: {why}", endpoint.address))
 }
 
 /// Why no connection was made: nothing was asked of the server yet.
-fn failure(door: &Door, error: &RedisError) -> CallFailure {
+fn failure(endpoint: &Endpoint, error: &RedisError) -> CallFailure {
     let text = words(error);
     let cause = match error.code() {
-        Some("NOAUTH" | "WRONGPASS") => FailureCause::LoggedOut,
+        Some("NOAUTH" | "WRONGPASS") => FailureCause::Unauthenticated,
         Some("NOPERM") => FailureCause::Denied,
         Some("LOADING") => FailureCause::Moving,
-        _ if error.kind() == ErrorKind::Parse => FailureCause::Stranger,
-        _ if error.kind() == ErrorKind::AuthenticationFailed => FailureCause::LoggedOut,
-        _ if text.contains("WRONGPASS") || text.contains("NOAUTH") => FailureCause::LoggedOut,
+        _ if error.kind() == ErrorKind::Parse => FailureCause::NotRedis,
+        _ if error.kind() == ErrorKind::AuthenticationFailed => FailureCause::Unauthenticated,
+        _ if text.contains("WRONGPASS") || text.contains("NOAUTH") => FailureCause::Unauthenticated,
         _ => FailureCause::Unreachable, // whatever else keeps a connection from being made
     };
-    CallFailure::new(cause, format!("Redis at {}: {text}", door.address))
+    CallFailure::new(cause, format!("Redis at {}: {text}", endpoint.address))
 }
 
 fn words(error: &RedisError) -> String {

@@ -3,14 +3,14 @@
 use tokio::task::futures::TaskLocalFuture;
 
 tokio::task_local! {
-    static CURRENT: Option<TurnKey>;
+    static CURRENT: Option<FlowKey>;
 }
 
 /// One of those that take turns. It is only compared.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub struct TurnKey(pub u64);
+pub struct FlowKey(pub u64);
 
-impl TurnKey {
+impl FlowKey {
     /// On whose behalf the running task works; none: for the process itself.
     pub fn current() -> Option<Self> {
         CURRENT.try_with(|turn| *turn).ok().flatten()

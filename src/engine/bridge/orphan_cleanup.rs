@@ -14,14 +14,14 @@ const SCAN_EVERY: Duration = Duration::from_secs(3_600);
 
 /// A scan over all counters of queues, a page at a time.
 #[derive(Default)]
-pub struct CounterTidier {
+pub struct OrphanCleanup {
     /// The name above which the next page begins; `None` at the beginning.
     above: Option<CounterName>,
     /// When the last scan ended, by the clock of the counters.
     ended_at: Option<Timestamp>,
 }
 
-impl CounterTidier {
+impl OrphanCleanup {
     /// Whether there is a page to look at: a scan is under way, or it is time for the next one.
     pub fn is_due(&self, now: Timestamp) -> bool {
         self.ended_at.is_none_or(|ended| now.since(ended) >= SCAN_EVERY)

@@ -14,8 +14,8 @@ use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
-use super::calls::{CALLER_BYTES, RedisQueues};
 use super::client::{NewsListener, RedisClient, Slot};
+use super::functions::{CALLER_BYTES, RedisQueues};
 use super::keys::prefix;
 use super::limits::{
     REDIS_LOOKED_FOR_EVERY, REDIS_NEWS_LATE_MAX, REDIS_NEWS_STEP, REDIS_POLL_TICK, REDIS_POLLED_EVERY,
@@ -140,7 +140,7 @@ impl RedisNews {
         for tick in 1.. {
             self.clock.sleep(REDIS_POLL_TICK).await;
             self.greet().await;
-            let wanted = self.lingerers();
+            let wanted = self.shards_with_unmet_filters();
             for shard in &wanted {
                 self.want_arrivals(*shard).await;
             }
@@ -180,7 +180,7 @@ impl RedisNews {
     }
 
     /// The shards where dequeues have waited for a while although messages are ready: their filters want others.
-    fn lingerers(&self) -> Vec<ShardId> {
+    fn shards_with_unmet_filters(&self) -> Vec<ShardId> {
         let known: Vec<ShardId> = self.state.lock().lingering.keys().copied().collect();
         let (awaited, left): (Vec<_>, Vec<_>) = known.into_iter().partition(|shard| self.is_awaited(*shard));
         let mut state = self.state.lock();

@@ -1,17 +1,17 @@
 //! What a page says of an act that was done or started.
 
-use super::kind::ACTS;
-use crate::http::console::ask::ConsoleCalls;
+use super::kind::ACTIONS;
+use crate::http::console::format::whole;
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::operation_end::GET_OPERATION;
 use crate::http::console::query::PageQuery;
-use crate::http::console::words::whole;
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::queue::v1 as pb;
 
 /// What was done or started, for the page after it.
 pub fn done(query: &PageQuery) -> Option<String> {
     let text_of = |key| {
-        let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text(key));
+        let found = ACTIONS.into_iter().find(|(_, name, _)| *name == query.text(key));
         found.map(|(_, _, text)| text.to_lowercase())
     };
     let started = |text: String| {
@@ -26,7 +26,7 @@ pub fn done(query: &PageQuery) -> Option<String> {
 }
 
 /// What was done or started, with how far it is by now.
-pub async fn progress(calls: &ConsoleCalls, query: &PageQuery) -> Option<String> {
+pub async fn progress(calls: &InProcessClient, query: &PageQuery) -> Option<String> {
     let said = done(query)?;
     let operation_id = query.text("operation").to_owned();
     if operation_id.is_empty() {

@@ -1,6 +1,6 @@
-//! A line to a node: at most one connection, made when it is needed, and made anew when it broke.
+//! A slot for at most one connection to a node: opened when it is needed, and again after it broke.
 //!
-//! Callers that need it at the same time share one attempt. After a failed attempt there is a pause, which the lines of a
+//! Callers that need it at the same time share one attempt. After a failed attempt there is a pause, which the slots of a
 //! node have in common.
 
 use std::sync::Arc;
@@ -10,65 +10,65 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
+use crate::client::connection::{Connection, Endpoint};
 use crate::client::failure::{CallFailure, FailureCause};
-use crate::client::wire::{Door, Wire};
 use crate::limits::{REDIS_PAUSE_MAX, REDIS_PAUSE_MIN};
 use tallystone_ports::{Clock, EffectOutcome};
 
-type Attempt = Shared<BoxFuture<'static, Result<Arc<Wire>, CallFailure>>>;
+type Attempt = Shared<BoxFuture<'static, Result<Arc<Connection>, CallFailure>>>;
 
-/// A line to a node.
+/// A slot for a connection to a node.
 #[derive(Default)]
-pub(super) struct Line(Mutex<LineState>);
+pub(super) struct ConnectionSlot(Mutex<SlotState>);
 
 #[derive(Default)]
-enum LineState {
+enum SlotState {
     #[default]
     Down,
     Connecting(Attempt),
-    Up(Arc<Wire>),
+    Up(Arc<Connection>),
 }
 
 /// Since when a node cannot be reached. Times are those of `Clock::elapsed`.
 #[derive(Default)]
-pub(super) struct Absence(Mutex<AbsenceState>);
+pub(super) struct Outage(Mutex<OutageState>);
 
 #[derive(Default)]
-struct AbsenceState {
+struct OutageState {
     failures: u32,
     since: Option<Duration>,
     next_attempt_at: Duration,
     why: Option<CallFailure>,
 }
 
-/// How a line is.
+/// The status of the connection in a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum LineStanding {
+pub(super) enum ConnectionStatus {
     Down,
     Connecting,
     Up,
 }
 
-impl Line {
+impl ConnectionSlot {
     /// The connection, made now if there is none.
-    pub(super) async fn wire(
+    pub(super) async fn connection(
         &self,
-        door: &Door,
-        absence: &Arc<Absence>,
+        endpoint: &Endpoint,
+        outage: &Arc<Outage>,
         clock: &Arc<dyn Clock>,
-    ) -> Result<Arc<Wire>, CallFailure> {
+    ) -> Result<Arc<Connection>, CallFailure> {
         let attempt = {
             let mut state = self.0.lock();
             match &*state {
-                LineState::Up(wire) if !wire.is_broken() => return Ok(Arc::clone(wire)),
-                LineState::Connecting(attempt) => attempt.clone(),
-                LineState::Down | LineState::Up(_) => {
-                    if let Some(failure) = absence.refusal(clock.elapsed()) {
-                        *state = LineState::Down;
+                SlotState::Up(connection) if !connection.is_broken() => return Ok(Arc::clone(connection)),
+                SlotState::Connecting(attempt) => attempt.clone(),
+                SlotState::Down | SlotState::Up(_) => {
+                    if let Some(failure) = outage.refusal(clock.elapsed()) {
+                        *state = SlotState::Down;
                         return Err(failure);
                     }
-                    let attempt = attempt(door.clone(), Arc::clone(absence), Arc::clone(clock)).boxed().shared();
-                    *state = LineState::Connecting(attempt.clone());
+                    let attempt = attempt(endpoint.clone(), Arc::clone(outage), Arc::clone(clock)).boxed().shared();
+                    *state = SlotState::Connecting(attempt.clone());
                     attempt
                 }
             }
@@ -76,49 +76,53 @@ impl Line {
         let made = attempt.clone().await;
         let mut state = self.0.lock();
         // Whoever comes first settles it; later ones may find the next attempt already.
-        if matches!(&*state, LineState::Connecting(current) if current.ptr_eq(&attempt)) {
-            *state = made.as_ref().map_or(LineState::Down, |wire| LineState::Up(Arc::clone(wire)));
+        if matches!(&*state, SlotState::Connecting(current) if current.ptr_eq(&attempt)) {
+            *state = made.as_ref().map_or(SlotState::Down, |connection| SlotState::Up(Arc::clone(connection)));
         }
         made
     }
 
     /// How it is.
-    pub(super) fn standing(&self) -> LineStanding {
+    pub(super) fn status(&self) -> ConnectionStatus {
         match &*self.0.lock() {
-            LineState::Up(wire) if !wire.is_broken() => LineStanding::Up,
-            LineState::Connecting(_) => LineStanding::Connecting,
-            LineState::Down | LineState::Up(_) => LineStanding::Down,
+            SlotState::Up(connection) if !connection.is_broken() => ConnectionStatus::Up,
+            SlotState::Connecting(_) => ConnectionStatus::Connecting,
+            SlotState::Down | SlotState::Up(_) => ConnectionStatus::Down,
         }
     }
 
     /// The calls in flight.
     pub(super) fn in_flight(&self) -> usize {
         match &*self.0.lock() {
-            LineState::Up(wire) => wire.in_flight(),
-            LineState::Down | LineState::Connecting(_) => 0,
+            SlotState::Up(connection) => connection.in_flight(),
+            SlotState::Down | SlotState::Connecting(_) => 0,
         }
     }
 
     /// Lets go of the connection. Its calls in flight go on.
-    pub(super) fn hang_up(&self) {
-        *self.0.lock() = LineState::Down;
+    pub(super) fn close(&self) {
+        *self.0.lock() = SlotState::Down;
     }
 }
 
-async fn attempt(door: Door, absence: Arc<Absence>, clock: Arc<dyn Clock>) -> Result<Arc<Wire>, CallFailure> {
-    let made = Wire::connect(&door, None, &clock).await.map_err(|CallFailure { cause, outcome, text }| {
+async fn attempt(
+    endpoint: Endpoint,
+    outage: Arc<Outage>,
+    clock: Arc<dyn Clock>,
+) -> Result<Arc<Connection>, CallFailure> {
+    let made = Connection::connect(&endpoint, None, &clock).await.map_err(|CallFailure { cause, outcome, text }| {
         // What got no answer was a question of ours: nothing of a caller was sent yet.
         let cause = if outcome == EffectOutcome::Unknown { FailureCause::Unreachable } else { cause };
         CallFailure::new(cause, text)
     });
     match &made {
-        Ok(_) => absence.end(),
-        Err(failure) => absence.record_failure(clock.elapsed(), failure),
+        Ok(_) => outage.end(),
+        Err(failure) => outage.record_failure(clock.elapsed(), failure),
     }
     made.map(Arc::new)
 }
 
-impl Absence {
+impl Outage {
     /// How long the node cannot be reached.
     pub(super) fn lasts(&self, now: Duration) -> Duration {
         self.0.lock().since.map_or(Duration::ZERO, |since| now.saturating_sub(since))
@@ -153,7 +157,7 @@ impl Absence {
     }
 
     pub(super) fn end(&self) {
-        *self.0.lock() = AbsenceState::default();
+        *self.0.lock() = OutageState::default();
     }
 }
 
@@ -163,22 +167,22 @@ mod tests {
 
     #[test]
     fn pauses_double_up_to_the_longest_and_end_with_the_absence() {
-        let absence = Absence::default();
+        let outage = Outage::default();
         let failure = CallFailure::new(FailureCause::Moving, "it is a replica");
         let mut now = Duration::from_secs(5);
-        assert_eq!((absence.pause_left(now), absence.lasts(now)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!((outage.pause_left(now), outage.lasts(now)), (Duration::ZERO, Duration::ZERO));
         let mut pause = REDIS_PAUSE_MIN;
         for _ in 0..20 {
-            absence.record_failure(now, &failure);
-            assert_eq!(absence.pause_left(now), pause);
-            let refusal = absence.refusal(now).expect("during a pause");
+            outage.record_failure(now, &failure);
+            assert_eq!(outage.pause_left(now), pause);
+            let refusal = outage.refusal(now).expect("during a pause");
             assert!(refusal.cause == failure.cause && refusal.text.contains("it is a replica"), "{refusal:?}");
             now += pause;
-            assert_eq!((absence.pause_left(now), absence.lasts(now)), (Duration::ZERO, now - Duration::from_secs(5)));
+            assert_eq!((outage.pause_left(now), outage.lasts(now)), (Duration::ZERO, now - Duration::from_secs(5)));
             pause = (2 * pause).min(REDIS_PAUSE_MAX);
         }
-        assert_eq!(absence.refusal(now), None);
-        absence.end();
-        assert_eq!((absence.pause_left(now), absence.lasts(now)), (Duration::ZERO, Duration::ZERO));
+        assert_eq!(outage.refusal(now), None);
+        outage.end();
+        assert_eq!((outage.pause_left(now), outage.lasts(now)), (Duration::ZERO, Duration::ZERO));
     }
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::in_process_client::InProcessClient;
 use tallystone_domain::limits::CONSOLE_FORMS_MAX;
 
 /// The forms that were posted, by their tokens.
@@ -37,7 +37,7 @@ pub(super) enum FormEnd {
 
 impl PostedForms {
     /// A token that no other form has. It is no secret: a foreign page cannot post at all.
-    pub fn token(&self, calls: &ConsoleCalls) -> String {
+    pub fn token(&self, calls: &InProcessClient) -> String {
         let number = self.made.fetch_add(1, Ordering::Relaxed);
         format!("console-{:x}-{number:x}", calls.context.calls.clock.now().micros())
     }

@@ -2,7 +2,7 @@
 
 use tonic::Status;
 
-use crate::http::console::ask::ConsoleCalls;
+use crate::http::console::in_process_client::InProcessClient;
 use crate::http::console::query::{PageQuery, one_of};
 use crate::http::console::view::PageFailure;
 use tallystone_domain::access::{AccessResource, AccessRole};
@@ -13,7 +13,7 @@ const SERVICE: &str = "tallystone.queue.v1.QueueService";
 
 /// What an act is about, as a query or a form names it.
 #[derive(Clone, Copy, Debug)]
-pub struct ActScope<'q> {
+pub struct ActionScope<'q> {
     pub queue: &'q str,
     pub id: &'q str,
     /// Only dead letters whose last error has this signature; empty for all.
@@ -22,7 +22,7 @@ pub struct ActScope<'q> {
     pub over: Option<pb::MessageState>,
 }
 
-impl<'q> ActScope<'q> {
+impl<'q> ActionScope<'q> {
     /// Reads it.
     pub fn of(query: &'q PageQuery) -> Result<Self, Status> {
         let over = match query.text("state") {
@@ -48,7 +48,7 @@ pub const OVER: [(&str, pb::MessageState); 2] =
 
 /// What an operator can do.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum ConsoleAct {
+pub(super) enum ConsoleAction {
     BlockDequeue,
     BlockEnqueue,
     Unblock,
@@ -61,21 +61,21 @@ pub(super) enum ConsoleAct {
 }
 
 /// The names of acts in queries, with the words of buttons.
-pub(super) const ACTS: [(ConsoleAct, &str, &str); 9] = [
-    (ConsoleAct::BlockDequeue, "block-dequeue", "Block dequeue"),
-    (ConsoleAct::BlockEnqueue, "block-enqueue", "Block enqueue"),
-    (ConsoleAct::Unblock, "unblock", "Unblock"),
-    (ConsoleAct::Purge, "purge", "Purge"),
-    (ConsoleAct::Redrive, "redrive", "Redrive dead letters"),
-    (ConsoleAct::Discard, "discard", "Discard dead letters"),
-    (ConsoleAct::Cancel, "cancel", "Cancel message"),
-    (ConsoleAct::Limit, "limit", "Limit a value"),
-    (ConsoleAct::Delete, "delete", "Delete queue"),
+pub(super) const ACTIONS: [(ConsoleAction, &str, &str); 9] = [
+    (ConsoleAction::BlockDequeue, "block-dequeue", "Block dequeue"),
+    (ConsoleAction::BlockEnqueue, "block-enqueue", "Block enqueue"),
+    (ConsoleAction::Unblock, "unblock", "Unblock"),
+    (ConsoleAction::Purge, "purge", "Purge"),
+    (ConsoleAction::Redrive, "redrive", "Redrive dead letters"),
+    (ConsoleAction::Discard, "discard", "Discard dead letters"),
+    (ConsoleAction::Cancel, "cancel", "Cancel message"),
+    (ConsoleAction::Limit, "limit", "Limit a value"),
+    (ConsoleAction::Delete, "delete", "Delete queue"),
 ];
 
-impl ConsoleAct {
+impl ConsoleAction {
     pub fn of(query: &PageQuery) -> Result<(Self, &'static str, &'static str), PageFailure> {
-        let found = ACTS.into_iter().find(|(_, name, _)| *name == query.text("do"));
+        let found = ACTIONS.into_iter().find(|(_, name, _)| *name == query.text("do"));
         found.ok_or_else(|| Status::not_found("The console has no such action.").into())
     }
 
@@ -93,7 +93,7 @@ impl ConsoleAct {
     }
 
     /// The role that the caller lacks for it.
-    pub fn lacks(self, calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
+    pub fn lacks(self, calls: &InProcessClient, queue: &str) -> Option<AccessRole> {
         calls.lacks(&method(self.method()), AccessResource::Queue(queue))
     }
 
@@ -103,7 +103,7 @@ impl ConsoleAct {
     }
 
     /// What it does, in one sentence.
-    pub const fn effect(self, scope: &ActScope<'_>) -> &'static str {
+    pub const fn effect(self, scope: &ActionScope<'_>) -> &'static str {
         match self {
             Self::BlockDequeue => "Workers get no more messages. Leases that are out go on. Nothing is lost.",
             Self::BlockEnqueue => "Producers are refused, and each refusal shows your reason.",
@@ -131,7 +131,7 @@ impl ConsoleAct {
     }
 
     /// The messages that it is about; of one error, at most so many.
-    pub fn count(self, depth: &pb::GetDepthResponse, scope: &ActScope<'_>) -> i64 {
+    pub fn count(self, depth: &pb::GetDepthResponse, scope: &ActionScope<'_>) -> i64 {
         match self {
             Self::BlockDequeue | Self::Unblock => depth.pending,
             Self::BlockEnqueue => 0, // only those that come
@@ -166,7 +166,7 @@ impl ConsoleAct {
     }
 
     /// The words of the equal command.
-    pub fn command(self, scope: &ActScope<'_>) -> String {
+    pub fn command(self, scope: &ActionScope<'_>) -> String {
         let (queue, id) = (shell_word(scope.queue), shell_word(scope.id));
         let of_error = |all: &str| match scope.signature {
             "" => all.to_owned(),

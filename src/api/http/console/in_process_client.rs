@@ -29,7 +29,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(100);
 
 /// The calls of one request of the console.
 #[derive(Clone)]
-pub struct ConsoleCalls {
+pub struct InProcessClient {
     pub context: ConsoleContext,
     /// Who asks; none where callers need not say.
     identity: Option<Arc<Identity>>,
@@ -41,7 +41,7 @@ pub struct ConsoleCalls {
     begun: Duration,
 }
 
-impl ConsoleCalls {
+impl InProcessClient {
     /// The calls on behalf of a request.
     pub fn new<B>(
         context: ConsoleContext,

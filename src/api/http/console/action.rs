@@ -14,16 +14,16 @@ use std::time::Duration;
 use prost::Message;
 use tonic::Status;
 
-use super::ask::ConsoleCalls;
+use super::format::whole;
+use super::in_process_client::InProcessClient;
 use super::operation_end::{OperationWait, await_end};
 use super::query::{PageQuery, link};
 use super::view::{ActionForm, ActionLink, Fact, FormField, Page, PageFailure, Section};
-use super::words::whole;
 use tallystone_domain::access::AccessRole;
 use tallystone_domain::limits::CONSOLE_TOKEN_BYTES_MAX;
 use tallystone_proto::queue::v1 as pb;
 
-use kind::{ACTS, ActScope, ConsoleAct, OVER, method};
+use kind::{ACTIONS, ActionScope, ConsoleAction, OVER, method};
 pub use outcome::{done, progress};
 pub use posted::PostedForms;
 use posted::{FormEnd, PostedForm};
@@ -34,10 +34,10 @@ const ACT_WAIT: Duration = Duration::from_secs(10);
 const OTHER_CONTENT: &str = "This form was sent before with other content; open its page again. Nothing was done.";
 
 /// The links to the acts of a queue, each with the role that the caller lacks for it. Only an exclusive queue has values.
-pub fn of_queue(calls: &ConsoleCalls, queue: &str, is_exclusive: bool) -> Vec<(ActionLink, Option<AccessRole>)> {
-    let is_of_queue = |act| act != ConsoleAct::Cancel && (is_exclusive || act != ConsoleAct::Limit);
-    let acts = ACTS.into_iter().filter(|(act, ..)| is_of_queue(*act));
-    let link = |(act, name, text): (ConsoleAct, &'static str, &'static str)| {
+pub fn of_queue(calls: &InProcessClient, queue: &str, is_exclusive: bool) -> Vec<(ActionLink, Option<AccessRole>)> {
+    let is_of_queue = |act| act != ConsoleAction::Cancel && (is_exclusive || act != ConsoleAction::Limit);
+    let acts = ACTIONS.into_iter().filter(|(act, ..)| is_of_queue(*act));
+    let link = |(act, name, text): (ConsoleAction, &'static str, &'static str)| {
         let href = link("act", &[("do", name), ("queue", queue)]);
         let class = if act.destroys() { "danger" } else { "" };
         (ActionLink { href, text, class, enabled: true, current: false }, act.lacks(calls, queue))
@@ -46,29 +46,32 @@ pub fn of_queue(calls: &ConsoleCalls, queue: &str, is_exclusive: bool) -> Vec<(A
 }
 
 /// The links that redrive and discard the dead letters of one error, each with the role that the caller lacks for it.
-pub fn of_error(calls: &ConsoleCalls, queue: &str, signature: &str) -> [(ActionLink, Option<AccessRole>); 2] {
-    let offer = |act: ConsoleAct, name, text, class| {
+pub fn of_error(calls: &InProcessClient, queue: &str, signature: &str) -> [(ActionLink, Option<AccessRole>); 2] {
+    let offer = |act: ConsoleAction, name, text, class| {
         let href = link("act", &[("do", name), ("queue", queue), ("signature", signature)]);
         (ActionLink { href, text, class, enabled: true, current: false }, act.lacks(calls, queue))
     };
-    [offer(ConsoleAct::Redrive, "redrive", "Redrive", ""), offer(ConsoleAct::Discard, "discard", "Discard", "danger")]
+    [
+        offer(ConsoleAction::Redrive, "redrive", "Redrive", ""),
+        offer(ConsoleAction::Discard, "discard", "Discard", "danger"),
+    ]
 }
 
 /// The link that removes the messages of a state that are over, with the role that the caller lacks for it; none for a state of
 /// messages that are not over.
-pub fn purge_of(calls: &ConsoleCalls, queue: &str, state: &str) -> Option<(ActionLink, Option<AccessRole>)> {
+pub fn purge_of(calls: &InProcessClient, queue: &str, state: &str) -> Option<(ActionLink, Option<AccessRole>)> {
     let (state, text) = match OVER.into_iter().find(|(known, _)| *known == state)? {
         (state, pb::MessageState::Completed) => (state, "Purge completed messages"),
         (state, _) => (state, "Purge canceled messages"), // the only other one
     };
     let href = link("act", &[("do", "purge"), ("queue", queue), ("state", state)]);
-    let lacked = ConsoleAct::Purge.lacks(calls, queue);
+    let lacked = ConsoleAction::Purge.lacks(calls, queue);
     Some((ActionLink { href, text, class: "danger", enabled: true, current: false }, lacked))
 }
 
 /// The role that the caller lacks to cancel messages.
-pub fn cancel_lacks(calls: &ConsoleCalls, queue: &str) -> Option<AccessRole> {
-    ConsoleAct::Cancel.lacks(calls, queue)
+pub fn cancel_lacks(calls: &InProcessClient, queue: &str) -> Option<AccessRole> {
+    ConsoleAction::Cancel.lacks(calls, queue)
 }
 
 /// Says which role an action needs.
@@ -77,12 +80,12 @@ pub fn off_without(role: AccessRole) -> String {
 }
 
 /// The page that says what an act would do.
-pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForms) -> Result<Page, PageFailure> {
+pub async fn confirm(calls: &InProcessClient, query: &PageQuery, forms: &PostedForms) -> Result<Page, PageFailure> {
     if let Some(act) = SelectedAct::of(query) {
         return selection::confirm(calls, (act, query), forms);
     }
-    let (act, name, text) = ConsoleAct::of(query)?;
-    let scope = ActScope::of(query)?;
+    let (act, name, text) = ConsoleAction::of(query)?;
+    let scope = ActionScope::of(query)?;
     let queue = scope.queue;
     if let Some(role) = act.lacks(calls, queue) {
         let why = format!("{text} needs the role {role}, which no grant of your key allows on this queue.");
@@ -123,7 +126,7 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
     ];
     let narrowed = [("signature", scope.signature), ("state", scope.state_name())];
     fields.extend(narrowed.into_iter().filter(|(_, value)| !value.is_empty()).map(|(name, value)| hidden(name, value)));
-    if act == ConsoleAct::Limit {
+    if act == ConsoleAction::Limit {
         fields.push(asked("Exclusivity value", "value"));
         fields.push(asked("Most messages leased at once", "limit"));
     }
@@ -145,7 +148,7 @@ pub async fn confirm(calls: &ConsoleCalls, query: &PageQuery, forms: &PostedForm
 }
 
 /// How many dead letters of one error there are; none where that is not asked, or not known in the time of a page.
-async fn count_of_error(calls: &ConsoleCalls, scope: &ActScope<'_>) -> Option<i64> {
+async fn count_of_error(calls: &InProcessClient, scope: &ActionScope<'_>) -> Option<i64> {
     if scope.signature.is_empty() {
         return None;
     }
@@ -156,11 +159,11 @@ async fn count_of_error(calls: &ConsoleCalls, scope: &ActScope<'_>) -> Option<i6
 }
 
 /// Does what a form says, once. Returns the place of the page that follows.
-pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForms) -> Result<String, PageFailure> {
+pub async fn perform(calls: &InProcessClient, form: &PageQuery, posted: &PostedForms) -> Result<String, PageFailure> {
     if let Some(act) = SelectedAct::of(form) {
         return selection::perform(calls, (act, form), posted).await;
     }
-    let (act, name, _) = ConsoleAct::of(form)?;
+    let (act, name, _) = ConsoleAction::of(form)?;
     let queue = form.text("queue");
     let (reason, token) = reason_and_token(form)?;
     if act.destroys() && form.text("typed") != queue {
@@ -178,15 +181,15 @@ pub async fn perform(calls: &ConsoleCalls, form: &PageQuery, posted: &PostedForm
         FormEnd::Started(operation) => ("started", ("operation", operation)),
     };
     Ok(match act {
-        ConsoleAct::Delete => link("", &[(end, name)]),
+        ConsoleAction::Delete => link("", &[(end, name)]),
         _ => link("queue", &[("name", queue), (end, name), (detail, &value)]), // the queue is still there
     })
 }
 
 /// Does what a form says, unless that was done.
 async fn once(
-    calls: &ConsoleCalls,
-    act: ConsoleAct,
+    calls: &InProcessClient,
+    act: ConsoleAction,
     form: &PageQuery,
     posted: &PostedForm,
 ) -> Result<FormEnd, PageFailure> {
@@ -230,27 +233,27 @@ pub fn reason_and_token(form: &PageQuery) -> Result<(&str, &str), Status> {
 }
 
 /// Does an act. Returns its operation if that may continue.
-async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result<Option<pb::Operation>, Status> {
+async fn call(calls: &InProcessClient, act: ConsoleAction, form: &PageQuery) -> Result<Option<pb::Operation>, Status> {
     let text = |name: &str| form.text(name).to_owned();
     let (queue, reason, request_token, queue_id) = (text("queue"), text("reason"), text("token"), text("queue_id"));
     let settings = pb::Queue { name: queue.clone(), etag: text("etag"), ..Default::default() };
-    let (scope, error_signature) = (ActScope::of(form)?, text("signature"));
+    let (scope, error_signature) = (ActionScope::of(form)?, text("signature"));
     match act {
-        ConsoleAct::BlockDequeue => {
+        ConsoleAction::BlockDequeue => {
             let settings =
                 pb::Queue { dequeue_blocked: Some(true), dequeue_blocked_reason: reason.clone(), ..settings };
             update(calls, act, settings, reason).await?;
         }
-        ConsoleAct::BlockEnqueue => {
+        ConsoleAction::BlockEnqueue => {
             let settings =
                 pb::Queue { enqueue_blocked: Some(true), enqueue_blocked_reason: reason.clone(), ..settings };
             update(calls, act, settings, reason).await?;
         }
-        ConsoleAct::Unblock => {
+        ConsoleAction::Unblock => {
             let settings = pb::Queue { enqueue_blocked: Some(false), dequeue_blocked: Some(false), ..settings };
             update(calls, act, settings, reason).await?;
         }
-        ConsoleAct::Purge => {
+        ConsoleAction::Purge => {
             let request = pb::PurgeQueueRequest {
                 queue,
                 request_token,
@@ -261,13 +264,13 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
             let answer: pb::PurgeQueueResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }
-        ConsoleAct::Redrive => {
+        ConsoleAction::Redrive => {
             let request =
                 pb::RedriveMessagesRequest { queue, error_signature, request_token, queue_id, ..Default::default() };
             let answer: pb::RedriveMessagesResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }
-        ConsoleAct::Discard => {
+        ConsoleAction::Discard => {
             let all = error_signature.is_empty();
             let request = pb::DiscardMessagesRequest {
                 queue,
@@ -280,18 +283,18 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
             let answer: pb::DiscardMessagesResponse = ask(calls, act, &request).await?;
             return Ok(answer.operation);
         }
-        ConsoleAct::Cancel => {
+        ConsoleAction::Cancel => {
             let request = pb::CancelMessageRequest { queue, message_id: text("id"), reason, ..Default::default() };
             ask::<pb::CancelMessageResponse>(calls, act, &request).await?;
         }
-        ConsoleAct::Limit => {
+        ConsoleAction::Limit => {
             let limit = text("limit").trim().parse::<i32>();
             let limit =
                 limit.map_err(|_| Status::invalid_argument("The limit is no whole number; nothing was done."))?;
             let request = pb::SetValueLimitRequest { queue, value: text("value"), limit: Some(limit) };
             ask::<pb::SetValueLimitResponse>(calls, act, &request).await?;
         }
-        ConsoleAct::Delete => {
+        ConsoleAction::Delete => {
             let request = pb::DeleteQueueRequest { queue, etag: settings.etag, reason, request_token, queue_id };
             ask::<pb::DeleteQueueResponse>(calls, act, &request).await?;
         }
@@ -299,14 +302,19 @@ async fn call(calls: &ConsoleCalls, act: ConsoleAct, form: &PageQuery) -> Result
     Ok(None)
 }
 
-async fn update(calls: &ConsoleCalls, act: ConsoleAct, settings: pb::Queue, reason: String) -> Result<(), Status> {
+async fn update(
+    calls: &InProcessClient,
+    act: ConsoleAction,
+    settings: pb::Queue,
+    reason: String,
+) -> Result<(), Status> {
     let request = pb::UpdateQueueRequest { queue: Some(settings), reason, reset: Vec::new() };
     ask::<pb::UpdateQueueResponse>(calls, act, &request).await.map(drop)
 }
 
 async fn ask<Answer: Message + Default>(
-    calls: &ConsoleCalls,
-    act: ConsoleAct,
+    calls: &InProcessClient,
+    act: ConsoleAction,
     request: &impl Message,
 ) -> Result<Answer, Status> {
     calls.ask_within(&method(act.method()), request, ACT_WAIT).await
