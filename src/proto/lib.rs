@@ -5,18 +5,19 @@
 /// The encoded descriptor set of all protos, for reflection and for JSON.
 pub const DESCRIPTORS: &[u8] = include_bytes!("generated/descriptors.bin");
 
-/// The full name of each method with the number of its role in `tallystone.access.v1.Role`, as its proto declares it, in
-/// the order of names.
+/// The full name of each method with the number of its role in `tallystone.access.v1.Role`, as its proto declares it,
+/// in the order of names.
 pub const METHOD_ROLES: &[(&str, u32)] = include!("generated/method_roles.rs");
 
-/// The full name of each method with the number of its class in `tallystone.access.v1.CallClass`, as its proto declares it, in
-/// the order of names.
+/// The full name of each method with the number of its class in `tallystone.access.v1.CallClass`, as its proto declares
+/// it, in the order of names.
 pub const METHOD_CLASSES: &[(&str, u32)] = include!("generated/method_classes.rs");
 
 /// The full names of the methods whose calls are recorded as acts of operators, in the order of names.
 pub const AUDITED_METHODS: &[&str] = include!("generated/audited_methods.rs");
 
-/// The full names of the methods whose calls occupy a lasting resource, of which each caller has a share, in the order of names.
+/// The full names of the methods whose calls occupy a lasting resource, of which each caller has a share, in the order
+/// of names.
 pub const SHARE_TAKING_METHODS: &[&str] = include!("generated/share_taking_methods.rs");
 
 /// The full names of the methods whose times say how busy the server is, in the order of names.
@@ -28,7 +29,8 @@ pub const WAITING_METHODS: &[&str] = include!("generated/waiting_methods.rs");
 /// The full name of each list in a request that has a bound of its own, with the bound, in the order of names.
 pub const LIST_BOUNDS: &[(&str, u32)] = include!("generated/list_bounds.rs");
 
-/// The full name of each field that only the service sets, as its comment begins with "Output only", in the order of names.
+/// The full name of each field that only the service sets, as its comment begins with "Output only", in the order of
+/// names.
 pub const OUTPUT_ONLY_FIELDS: &[&str] = include!("generated/output_only_fields.rs");
 
 /// A message of a request in which a caller may set fields that only the service sets.

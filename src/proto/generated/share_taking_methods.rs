@@ -1,5 +1,6 @@
 &[
     "tallystone.counter.v1.CounterService.WatchCounts",
+    "tallystone.history.v1.HistoryService.CheckQueues",
     "tallystone.queue.v1.QueueService.BatchEnqueue",
     "tallystone.queue.v1.QueueService.CancelMessages",
     "tallystone.queue.v1.QueueService.DiscardMessages",
