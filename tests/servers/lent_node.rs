@@ -43,15 +43,15 @@ pub fn lent_node() -> Result<LentNode, String> {
 impl LentNode {
     /// A test that failed has left it in the middle of its fault.
     fn heal(&mut self) -> Result<(), String> {
-        let Some(node) = &mut self.node else {
-            self.node = Some(Node::of(Cassandra::start(|settings| settings.heap_mib = HEAP_MIB)?));
+        if let Some(node) = &mut self.node
+            && node.bring_back().is_ok()
+            && read_a_row(node.address()).is_ok()
+        {
             return Ok(());
-        };
-        node.bring_back()?;
-        if read_a_row(node.address()).is_err() {
-            node.kill();
-            node.bring_back()?;
         }
+        // There is none yet, or it ended by itself, or did not come back: its directory may have gone.
+        self.node = None;
+        self.node = Some(Node::of(Cassandra::start(|settings| settings.heap_mib = HEAP_MIB)?));
         Ok(())
     }
 }
