@@ -1,9 +1,9 @@
 //! Tallystone: distributed counters, and priority queues that feed them.
 //!
-//! One service, one binary. Each layer is a crate that lies where its folder lies; their manifests say which uses which. From
-//! the bottom: `domain` (pure rules), `ports` (the seams), `engine` (use cases and loops), `adapters` (stores, clock), `api`
-//! (gRPC, JSON), `app` (composition), `cli` (the command line). `coalesce` (batches of many callers) stands beside `domain`.
-//! `docs/architecture.md` has the map.
+//! One service, one binary. Each layer is a crate that lies where its folder lies; their manifests say which uses
+//! which. From the bottom: `domain` (pure rules), `ports` (the seams), `engine` (use cases and loops), `adapters`
+//! (stores, clock), `api` (gRPC, JSON), `app` (composition), `cli` (the command line). `coalesce` (batches of many
+//! callers) is next to `domain`. `docs/architecture.md` has the map.
 //!
 //! This crate is the binary, and the layers under one name for tests and benchmarks. An application depends on
 //! `tallystone-client` alone.

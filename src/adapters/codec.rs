@@ -3,8 +3,8 @@
 //! Encoding never fails. Decoding returns `CorruptValue` for a value that no encoder wrote: an unknown kind, a
 //! provenance that is too long, a missing part. Only values are encoded here; keys and rows belong to each engine.
 //! Catalog values are in `catalog`, values of shared caches in `count`, values of fleets in `fleet`, values of queues
-//! in `queues`, rules in `rules`, API keys in `keys`, experiments in `experiments`; `entries` has what the last two have in
-//! common.
+//! in `queues`, rules in `rules`, API keys in `keys`, experiments in `experiments`; `entries` has what the last two
+//! have in common.
 
 pub mod catalog;
 pub mod count;

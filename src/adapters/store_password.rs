@@ -1,7 +1,7 @@
-//! The password of a user of a store: a text, or what a file holds.
+//! The password of a user of a store: a text, or the content of a file.
 //!
-//! Each new connection looks at the file and goes by what it holds then; open connections go on. A file that cannot be used changes
-//! nothing, and is told once for each change.
+//! Each new connection looks at the file and goes by what it holds then; open connections go on. A file that cannot be
+//! used changes nothing, and is reported once for each change.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -25,9 +25,9 @@ struct PasswordFile {
 }
 
 struct PasswordState {
-    /// What connections show.
+    /// The password that connections show.
     password: Arc<str>,
-    /// Why the file could not be used when it was looked at last.
+    /// The reason for which the file could not be used when it was looked at last.
     fault: Option<String>,
 }
 

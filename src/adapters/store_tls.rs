@@ -1,7 +1,7 @@
-//! TLS to the servers of a store: whom to trust, and what to show.
+//! TLS to the servers of a store: the authorities to trust, and the certificate to show.
 //!
-//! Each handshake looks at the files and goes by what they hold then; open connections go on. Files that cannot be used change
-//! nothing, and are told once for each change. The authorities of the machine are read once.
+//! Each handshake looks at the files and goes by what they hold then; open connections go on. Files that cannot be used
+//! change nothing, and are reported once for each change. The authorities of the machine are read once.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ use tallystone_pem::{self as pem, PairError};
 const REFUSED_BY_IT: &str = "received fatal alert";
 const NO_TLS: &str = "received corrupt message";
 
-/// What a client of a store needs. Cheap to clone.
+/// The TLS settings of a client of a store. Cheap to clone.
 #[derive(Clone)]
 pub struct StoreTls {
     config: Arc<ClientConfig>,
@@ -38,18 +38,18 @@ pub struct StoreTlsFiles {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// What cannot be used of it.
+/// The fault of TLS settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct StoreTlsError(String);
 
-/// What the files hold at one moment.
+/// The contents of the files at one moment.
 struct StoreTlsContents {
     authorities: Option<Vec<u8>>,
     identity: Option<(Vec<u8>, Vec<u8>)>,
 }
 
-/// What handshakes go by.
+/// The verifier and the certificate that handshakes go by.
 #[derive(Clone)]
 struct StoreTrust {
     verifier: Arc<WebPkiServerVerifier>,
@@ -64,7 +64,7 @@ struct LiveTrust {
 
 struct LiveTrustState {
     trust: StoreTrust,
-    /// What was judged last, whether it is used or not.
+    /// The digest of the contents that were judged last, whether they are used or not; or the error of reading them.
     judged: Result<[u8; 32], String>,
 }
 
@@ -140,8 +140,8 @@ impl StoreTlsContents {
     }
 }
 
-/// Why there is no connection to another server, with what to do about it if TLS is the reason. `setting` names the file of its
-/// authorities.
+/// The reason for which there is no connection to another server, with what to do about it if TLS is the cause.
+/// `setting` names the file of its authorities.
 pub fn with_tls_advice(why: String, setting: &str) -> String {
     let advice = if why.contains("UnknownIssuer") {
         format!(

@@ -1,8 +1,8 @@
 //! The one place where errors become responses: gRPC statuses with google.rpc details, and item errors of batches.
 //!
-//! Every error becomes an `ApiError` first. Its reason, from the closed list, decides code and HTTP status. Its message says
-//! what is wrong and what to do. Invariant: every error that leaves the service has an `ErrorInfo` with a reason and the
-//! domain `tallystone`.
+//! Every error becomes an `ApiError` first. Its reason, from the closed list, decides code and HTTP status. Its message
+//! says what is wrong and what to do. Invariant: every error that leaves the service has an `ErrorInfo` with a reason
+//! and the domain `tallystone`.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ use tallystone_proto::error::v1::ItemError;
 /// The domain of every `ErrorInfo`.
 pub const ERROR_DOMAIN: &str = "tallystone";
 
-/// What is wrong with a field of a request that only the service sets.
+/// The message about a field of a request that only the service sets.
 pub const SET_BY_SERVICE: &str = "only the service sets this field; leave it out";
 
 /// An error of a call, with all parts of its response.
@@ -256,8 +256,8 @@ impl From<ApiError> for Status {
 
 /// Adds our reason to a status of the gRPC library that lacks one.
 ///
-/// The library refuses only requests that it cannot read: too large, truncated, compressed, not protobuf. How a message is
-/// compressed is a matter of the protocol: its code and metadata stay, since clients fall back by them.
+/// The library refuses only requests that it cannot read: too large, truncated, compressed, not protobuf. How a message
+/// is compressed is a matter of the protocol: its code and metadata stay, since clients fall back by them.
 /// Source: the gRPC document on compression.
 pub fn with_reason(status: Status) -> Status {
     if !status.details().is_empty() {

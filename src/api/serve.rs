@@ -1,7 +1,8 @@
 //! Connections: accepts them, serves HTTP/1.1 and HTTP/2 on them, and ends them when the server stops.
 //!
-//! Each connection has one task, in which it also makes its TLS handshake. The numbers of connections, calls, windows and headers are bounded. At the stop no new
-//! connection or call is accepted, calls in flight are finished, and connections open at the deadline are cut off.
+//! Each connection has one task, in which it also makes its TLS handshake. The numbers of connections, calls, windows
+//! and headers are bounded. At the stop no new connection or call is accepted, calls in flight are finished, and
+//! connections open at the deadline are cut off.
 
 use std::convert::Infallible;
 use std::io;
@@ -50,7 +51,7 @@ impl Default for ServeLimits {
     }
 }
 
-/// Where connections come in, and what they are secured with.
+/// The socket on which connections come in, and the TLS that secures them.
 pub struct Listener {
     pub tcp: TcpListener,
     /// None: connections are in clear text.

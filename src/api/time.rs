@@ -28,7 +28,8 @@ pub fn read(field: &str, reason: Reason, wire: &prost_types::Timestamp) -> Resul
     Ok(Timestamp::from_micros(wire.seconds * 1_000_000 + i64::from(wire.nanos) / 1_000))
 }
 
-/// Decodes a duration, truncated to microseconds, but never to zero, which often means something else. Refuses negative durations.
+/// Decodes a duration, truncated to microseconds, but never to zero, which often means something else. Refuses negative
+/// durations.
 pub fn read_duration(field: &str, wire: &prost_types::Duration) -> Result<Duration, Reject> {
     if wire.seconds < 0 || wire.nanos < 0 {
         return Err(Reject::new(Reason::InvalidRange, format!("{field} is negative; send 0 or more")));

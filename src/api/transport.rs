@@ -39,7 +39,7 @@ impl Transport {
         }
     }
 
-    /// What ALPN has decided.
+    /// The protocol that ALPN has decided.
     pub fn agreed_http(&self) -> AgreedHttp {
         match self {
             Self::Plain(_) => AgreedHttp::Open,

@@ -95,19 +95,19 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerConfig {
-    /// Where everything is served.
+    /// The address at which everything is served.
     pub listen: ListenAddress,
     /// Host names under which the development server answers.
     pub hosts: String,
-    /// Where the other servers of a fleet reach this one.
+    /// The address at which the other servers of a fleet reach this one.
     pub advertise: AdvertisedAddress,
     /// How long a stop may take.
     pub drain_deadline_ms: u64,
     /// Worker threads of the runtime; 0 takes one for each core.
     pub worker_threads: usize,
-    /// What requests and answers under way may take; 0 takes a quarter of the memory.
+    /// The bytes that requests and answers under way may take; 0 takes a quarter of the memory.
     pub buffer_bytes: u64,
-    /// What the server does, where several share a store.
+    /// The roles of the server, where several share a store.
     pub roles: ServerRoles,
     /// The namespaces that a start makes where they are absent. Not a setting: the command line names them.
     #[serde(skip)]
@@ -137,13 +137,13 @@ pub struct StorageConfig {
     pub count_cache_bytes: u64,
     /// Memory for recent events.
     pub tail_bytes: u64,
-    /// Where slices are exported to.
+    /// The directory to which slices are exported.
     pub export_dir: PathBuf,
     /// How long after its end a time bucket is sealed; 0: never.
     pub seal_delay_seconds: u64,
 }
 
-/// Where a value came from.
+/// The origin of a value.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum SettingOrigin {
     /// The compiled-in file.
@@ -155,7 +155,7 @@ pub enum SettingOrigin {
     Flag(&'static str),
 }
 
-/// Why settings cannot be used.
+/// The reason why settings cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file is not TOML.
@@ -163,13 +163,13 @@ pub enum ConfigError {
     Syntax {
         /// The file.
         path: PathBuf,
-        /// What the parser says.
+        /// The error of the parser.
         source: Box<toml::de::Error>,
     },
     /// No such key.
     #[error("{origin}: there is no setting {key}; {advice}")]
     UnknownKey {
-        /// Where it was written.
+        /// The place where it was written.
         origin: SettingOrigin,
         key: String,
         /// The setting that was meant, or those there are.
@@ -178,15 +178,15 @@ pub enum ConfigError {
     /// The value does not fit.
     #[error("{origin}: {key} {what}")]
     BadValue {
-        /// Where it was written.
+        /// The place where it was written.
         origin: SettingOrigin,
         key: String,
-        /// What is wrong.
+        /// The fault of the value.
         what: String,
     },
 }
 
-/// What settings are made of.
+/// The sources of settings.
 #[derive(Debug, Default)]
 pub struct ConfigSources {
     /// The operator's file: its path and text.
@@ -212,7 +212,7 @@ pub struct LoadedConfig {
 pub struct ResolvedSetting {
     /// The value; secrets are masked.
     pub value: Value,
-    /// Where it came from.
+    /// The origin of the value.
     pub origin: SettingOrigin,
 }
 
@@ -322,7 +322,7 @@ impl ConfigLayers {
         })
     }
 
-    /// What to write instead of a key that does not exist.
+    /// The advice on what to write instead of a key that does not exist.
     fn advice(&self, key: &str) -> String {
         let names = |section: &Table| section.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         let section_of = |key: &str| find(&self.defaults, &like(key)).and_then(Value::as_table);

@@ -1,8 +1,9 @@
 //! The names of log targets: users write and read `tallystone::engine`, whatever crate the engine is in.
 //!
-//! A target begins with the name of the crate that a line is in. The layers are crates, so the names of their targets would say
-//! `tallystone_engine`. Users know the layers by one name only, the path under `tallystone`: levels are given by it, and
-//! lines have it. Targets that are written out in the code, as `tallystone::traces`, are in no crate of this table.
+//! A target begins with the name of the crate that a line is in. The layers are crates, so the names of their targets
+//! would say `tallystone_engine`. Users know the layers by one name only, the path under `tallystone`: levels are given
+//! by it, and lines have it. Targets that are written out in the code, as `tallystone::traces`, are in no crate of this
+//! table.
 
 use std::fmt;
 
@@ -56,8 +57,8 @@ fn below<'a>(module: &str, target: &'a str) -> Option<&'a str> {
     target.strip_prefix(module).filter(|rest| rest.is_empty() || rest.starts_with("::"))
 }
 
-/// Adds to levels of targets by the names for users those by the names of crates, so that each line has the level of its name
-/// for users. The longest name that a target begins with decides, and of equal names the last one.
+/// Adds to levels of targets by the names for users those by the names of crates, so that each line has the level of
+/// its name for users. The longest name that a target begins with decides, and of equal names the last one.
 pub fn with_crate_targets(levels: Vec<(String, LevelFilter)>, default: LevelFilter) -> Vec<(String, LevelFilter)> {
     let by_user_name = |(target, level): (String, LevelFilter)| match user_target(&target) {
         Some(name) => (name.to_string(), level),
@@ -121,7 +122,7 @@ mod tests {
         Targets::new().with_default(LevelFilter::INFO).with_targets(with_crate_targets(levels, LevelFilter::INFO))
     }
 
-    /// Those of these targets that are logged at DEBUG.
+    /// The targets among these that are logged at DEBUG.
     fn debugged<'a>(levels: &[(&str, LevelFilter)], targets: &[&'a str]) -> Vec<&'a str> {
         let filter = filter(levels);
         targets.iter().copied().filter(|target| filter.would_enable(target, &Level::DEBUG)).collect()

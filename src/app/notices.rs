@@ -29,8 +29,8 @@ pub fn visible(text: &str) -> Cow<'_, str> {
     written_out(text, |character| is_unseen(character) && character != '\n')
 }
 
-/// Escapes the characters of a text within a line that are not seen themselves, including line breaks, so that foreign text
-/// cannot imitate our lines.
+/// Escapes the characters of a text within a line that are not seen themselves, including line breaks, so that foreign
+/// text cannot imitate our lines.
 pub fn single_line(text: &str) -> Cow<'_, str> {
     written_out(text, is_unseen)
 }

@@ -1,8 +1,8 @@
 //! The newest `as_of` of each counter that this client has read.
 //!
-//! Within one server the `as_of` of a counter never goes back, but another server may be behind. So the client sends the newest
-//! `as_of` that it has seen with its next read of the counter. The number of remembered counters is bounded: the least
-//! recently used half is dropped at a time.
+//! Within one server the `as_of` of a counter never goes back, but another server may be behind. So the client sends
+//! the newest `as_of` that it has seen with its next read of the counter. The number of remembered counters is bounded:
+//! the least recently used half is dropped at a time.
 
 use std::collections::{HashMap, HashSet};
 use std::mem;
@@ -73,8 +73,8 @@ impl Generations {
     }
 }
 
-/// Namespaces whose responses to writes said that a repeated token is recognized. Clones share them. The number is bounded: a
-/// namespace that was dropped only loses its hedged calls.
+/// Namespaces whose responses to writes said that a repeated token is recognized. Clones share them. The number is
+/// bounded: a namespace that was dropped only loses its hedged calls.
 #[derive(Clone, Default)]
 pub(super) struct IdempotentNamespaces {
     known: Arc<Mutex<HashSet<String>>>,

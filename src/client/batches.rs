@@ -1,7 +1,7 @@
 //! Batches of adds: sent in parts of one call each, with retries of the items that were refused temporarily.
 //!
-//! A part and its retries have one budget. For each item it is recorded whether an earlier attempt may have applied it, because
-//! the error of a later attempt does not say so.
+//! A part and its retries have one budget. For each item it is recorded whether an earlier attempt may have applied it,
+//! because the error of a later attempt does not say so.
 
 use std::time::Duration;
 
@@ -26,14 +26,16 @@ struct UnsettledItem {
 }
 
 impl Client {
-    /// Adds many deltas, in calls of up to 1,000. The results have the order of the items. Items without a token get one here.
+    /// Adds many deltas, in calls of up to 1,000. The results have the order of the items. Items without a token get
+    /// one here.
     ///
-    /// Each part has the budget of one call. An item that was refused temporarily is retried with its token until the budget is
-    /// spent. A token made here that was finally not applied is replaced once, as for single adds. An item that an attempt may
-    /// have applied, without a later verdict, gets `OUTCOME_UNKNOWN`, whatever the error of the last attempt.
+    /// Each part has the budget of one call. An item that was refused temporarily is retried with its token until the
+    /// budget is spent. A token made here that was finally not applied is replaced once, as for single adds. An item
+    /// that an attempt may have applied, without a later verdict, gets `OUTCOME_UNKNOWN`, whatever the error of the
+    /// last attempt.
     ///
-    /// An error of the whole call says how far it came: `answered` has the results of the calls before. The items of `rest`
-    /// with tokens may have been applied; the others were not sent.
+    /// An error of the whole call says how far it came: `answered` has the results of the calls before. The items of
+    /// `rest` with tokens may have been applied; the others were not sent.
     pub async fn batch_add_counts(&self, request: BatchAddCountsRequest) -> Result<Vec<AddResult>, BatchError> {
         let BatchAddCountsRequest { namespace, mut items } = request;
         let mut answered = Vec::with_capacity(items.len());
@@ -130,8 +132,8 @@ impl Client {
         part.items.iter_mut().enumerate().map(open).collect()
     }
 
-    /// Applies the results of one attempt, and keeps the items for a retry in the part. Returns the first error that needs a
-    /// pause.
+    /// Applies the results of one attempt, and keeps the items for a retry in the part. Returns the first error that
+    /// needs a pause.
     fn apply_results(
         &self,
         answered: Vec<AddResult>,

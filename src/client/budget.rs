@@ -1,8 +1,8 @@
 //! The retry budget: the retries of a client on top of its calls, so that retries do not keep a service down.
 //!
-//! A successful call earns a tenth of a retry, and a retry costs a whole one. The budget starts at its maximum of 20 (as in gRPC's
-//! retry throttling, proposal A6). So a client of a service that fails altogether soon sends each call only
-//! once.
+//! A successful call earns a tenth of a retry, and a retry costs a whole one. The budget starts at its maximum of 20
+//! (as in gRPC's retry throttling, proposal A6). So a client of a service that fails altogether soon sends each call
+//! only once.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

@@ -1,5 +1,5 @@
-//! One call until it succeeds, is refused for good, or its budgets are spent: attempts on one server after another, each
-//! with a deadline, and a second attempt beside a slow one where that cannot count twice.
+//! One call until it succeeds, is refused for good, or its budgets are spent: attempts on one server after another,
+//! each with a deadline, and a second attempt next to a slow one where that cannot count twice.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -24,8 +24,8 @@ pub(super) enum Hedge {
 /// One call that is under way. It leaves its answer in an `AnswerSlot`.
 type Sending<'a> = Pin<Box<dyn Future<Output = Result<(), Status>> + Send + 'a>>;
 
-/// Sends a call to a server with this metadata. It names neither the request nor the answer, so that all calls share one
-/// compiled retry loop.
+/// Sends a call to a server with this metadata. It names neither the request nor the answer, so that all calls share
+/// one compiled retry loop.
 type SendCall<'a> = dyn Fn(Connection, Request<()>) -> Sending<'a> + Sync + 'a;
 
 /// The answer of a call, from its attempt that succeeded. No attempt goes on after one has.
@@ -63,8 +63,8 @@ impl<A: Send> AnswerSlot<A> {
 }
 
 impl Client {
-    /// Makes a read until it succeeds, is refused for good, or the budget is spent. `call` is called for each attempt, and gets
-    /// `counters()` or `namespaces()` again, because another server may be preferred by then.
+    /// Makes a read until it succeeds, is refused for good, or the budget is spent. `call` is called for each attempt,
+    /// and gets `counters()` or `namespaces()` again, because another server may be preferred by then.
     pub async fn asked<Q, A, F>(&self, request: &Q, call: impl Fn(Request<Q>) -> F + Sync) -> Result<A, CallError>
     where
         Q: Clone + Sync,
@@ -237,7 +237,8 @@ impl Client {
     }
 }
 
-/// The better of two results, at least one of which exists: a success, else a final one, else one that may have had an effect.
+/// The better of two results, at least one of which exists: a success, else a final one, else one that may have had an
+/// effect.
 async fn better_of(
     answer: Result<(), Status>,
     other: Pin<&mut (impl Future<Output = Result<(), Status>> + Send)>,

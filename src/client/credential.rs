@@ -1,4 +1,4 @@
-//! What a client shows of itself with every call: an API key.
+//! The credential that a client shows with every call: an API key.
 
 use tonic::metadata::{Ascii, MetadataValue};
 use tonic::service::Interceptor;
@@ -12,7 +12,7 @@ const AUTHORIZATION: &str = "authorization";
 /// A connection that shows the client's credential with every call. Cheap to clone.
 pub type Connection = InterceptedService<Channel, Credential>;
 
-/// What a client shows of itself. `Debug` does not show it.
+/// The credential that a client shows. `Debug` does not show it.
 #[derive(Clone, Debug, Default)]
 pub struct Credential {
     bearer: Option<MetadataValue<Ascii>>,

@@ -1,7 +1,7 @@
 //! The servers of a client: one is preferred until it fails, then the next one.
 //!
-//! All servers of a service are equivalent. All clones share the preference, so a failure that one call has met saves the others
-//! the same wait.
+//! All servers of a service are equivalent. All clones share the preference, so a failure that one call has met saves
+//! the others the same wait.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

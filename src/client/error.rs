@@ -26,7 +26,8 @@ pub const RETRYABLE: [&str; 9] = [
     "QUEUE_FULL",
 ];
 
-/// Reasons that leave open whether the call had its effect. `domain::reason` has the same list; a test compares the two.
+/// Reasons that leave open whether the call had its effect. `domain::reason` has the same list; a test compares the
+/// two.
 pub const EFFECT_UNKNOWN: [&str; 6] =
     ["PENDING", "TOO_OLD", "OUTCOME_UNKNOWN", "DEADLINE_EXCEEDED", "INTERNAL", "UNAUTHENTICATED"];
 
@@ -40,7 +41,7 @@ const SWITCH_SERVER_REASONS: [&str; 6] =
 pub struct AddressError {
     /// The address.
     pub address: String,
-    /// What is wrong with it.
+    /// The fault of the address.
     pub cause: String,
 }
 
@@ -81,7 +82,7 @@ impl CallError {
         self.reason().is_none() && is_transport_code(self.status.code())
     }
 
-    /// Why there is no TLS session with the server, if that is the reason.
+    /// The reason why there is no TLS session with the server, if that is the cause of the failure.
     pub fn tls_failure(&self) -> Option<TlsFailure> {
         TlsFailure::of(&self.status)
     }

@@ -1,10 +1,10 @@
 //! Coalesces single adds of many callers into batches.
 //!
-//! An add is sent at once while few calls are in flight. Adds that arrive meanwhile share the next call. So a quiet client waits
-//! for nothing, and a busy one makes a call for up to 1,000 adds. A caller with a free slot makes the call; at its end the slot
-//! goes to the first waiting caller. An add waits for a call at most as long as a call may take. An add that was not sent by
-//! then, or whose caller has gone, is never sent. If the caller that makes a call goes away, only its own result is lost: the
-//! callers of other adds in the call send again, with the same tokens.
+//! An add is sent at once while few calls are in flight. Adds that arrive meanwhile share the next call. So a quiet
+//! client waits for nothing, and a busy one makes a call for up to 1,000 adds. A caller with a free slot makes the
+//! call; at its end the slot goes to the first waiting caller. An add waits for a call at most as long as a call may
+//! take. An add that was not sent by then, or whose caller has gone, is never sent. If the caller that makes a call
+//! goes away, only its own result is lost: the callers of other adds in the call send again, with the same tokens.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -99,12 +99,13 @@ impl Client {
 }
 
 impl Gathering {
-    /// Adds a delta, in one call with other adds where calls are under way. As `Client::add_count` otherwise: an add without
-    /// a token gets one here, which stays over all tries and is replaced only if the server said that it was finally not
-    /// applied. The answer has no `server_time`.
+    /// Adds a delta, in one call with other adds where calls are under way. As `Client::add_count` otherwise: an add
+    /// without a token gets one here, which stays over all tries and is replaced only if the server said that it was
+    /// finally not applied. The answer has no `server_time`.
     ///
     /// An add that no call has taken within the time for one (`RetryPolicy::total`), or that finds 100,000 waiting, is
-    /// refused with `RETRY_LATER`, and nothing of it is sent; so is nothing of one whose future was dropped while it waited.
+    /// refused with `RETRY_LATER`, and nothing of it is sent; so is nothing of one whose future was dropped while it
+    /// waited.
     pub async fn add(&self, mut item: AddItem) -> Result<AddCountResponse, WriteError> {
         let is_ours = item.idempotency_token.is_none();
         let token = item.idempotency_token.get_or_insert_with(|| self.client.tokens.make()).clone();

@@ -1,14 +1,14 @@
 //! The client for applications: several servers, calls with a deadline, retries that cannot count twice.
 //!
-//! Every write has an idempotency token, made by the client if the caller sends none. A retry sends the same token, so a write
-//! whose response was lost counts once. A best-effort namespace keeps no tokens: there a write is not retried once an attempt
-//! of it may have been applied. A token is replaced only after the server has said that it was not applied and never will
-//! be. A read is at least as new as the last read of the counter by this client, on any server. The client uses only the
-//! protocol, which it passes on as `proto`: an application depends on this crate alone.
+//! Every write has an idempotency token, made by the client if the caller sends none. A retry sends the same token, so
+//! a write whose response was lost counts once. A best-effort namespace keeps no tokens: there a write is not retried
+//! once an attempt of it may have been applied. A token is replaced only after the server has said that it was not
+//! applied and never will be. A read is at least as new as the last read of the counter by this client, on any server.
+//! The client uses only the protocol, which it passes on as `proto`: an application depends on this crate alone.
 //!
-//! A call goes to one server until that fails, then to the next. Retries and hedged calls share one budget for all calls of the
-//! client and its clones.
-//! `examples/client.rs` shows it in use. Queues, with their workers, are in `queues`.
+//! A call goes to one server until that fails, then to the next. Retries and hedged calls share one budget for all
+//! calls of the client and its clones. `examples/client.rs` shows it in use. Queues, with their workers, are in
+//! `queues`.
 
 #![warn(missing_docs)]
 
@@ -90,14 +90,14 @@ impl Client {
         Self::of(&[address], policy)
     }
 
-    /// Prepares connections to the servers of one service, each `HOST:PORT`, with or without `http://`, or `https://HOST:PORT`.
-    /// The first server is preferred until it fails.
+    /// Prepares connections to the servers of one service, each `HOST:PORT`, with or without `http://`, or
+    /// `https://HOST:PORT`. The first server is preferred until it fails.
     pub fn of(addresses: &[&str], policy: RetryPolicy) -> Result<Self, AddressError> {
         Self::of_tls(addresses, &ClientTls::default(), policy)
     }
 
-    /// Prepares connections to servers with TLS, each `https://HOST:PORT`. Another address is refused if anything is set in
-    /// `tls`, so that nothing that should be secured is sent in clear text.
+    /// Prepares connections to servers with TLS, each `https://HOST:PORT`. Another address is refused if anything is
+    /// set in `tls`, so that nothing that should be secured is sent in clear text.
     pub fn of_tls(addresses: &[&str], tls: &ClientTls, policy: RetryPolicy) -> Result<Self, AddressError> {
         if addresses.is_empty() {
             return Err(AddressError { address: String::new(), cause: "there must be at least one".to_owned() });
@@ -118,16 +118,16 @@ impl Client {
         })
     }
 
-    /// Sets the actor, for the audit and the histories, in any letters. Control characters become spaces; an empty name is none, and
-    /// the server records the address instead.
+    /// Sets the actor, for the audit and the histories, in any letters. Control characters become spaces; an empty name
+    /// is none, and the server records the address instead.
     #[must_use]
     pub fn acting_as(mut self, actor: &str) -> Self {
         self.actor = one_line(actor);
         self
     }
 
-    /// Sets the reason of all calls, for the audit. Calls whose request has a reason keep that one. Control characters become
-    /// spaces; an empty reason is none.
+    /// Sets the reason of all calls, for the audit. Calls whose request has a reason keep that one. Control characters
+    /// become spaces; an empty reason is none.
     #[must_use]
     pub fn because(mut self, reason: &str) -> Self {
         self.reason = one_line(reason);

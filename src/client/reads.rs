@@ -1,9 +1,9 @@
 //! Reads that never go back in time, whichever server responds.
 //!
-//! A single read asks for the newest `as_of` that this client has seen of the counter. A server that has already reached it, such
-//! as the one of the last read, needs no roll. A batch reads first and compares afterwards, because one time for all its
-//! counters would make the server roll counters that are new enough. Older results are read once more. A server that cannot
-//! reach the time within its budget returns the present count, with `behind`.
+//! A single read asks for the newest `as_of` that this client has seen of the counter. A server that has already
+//! reached it, such as the one of the last read, needs no roll. A batch reads first and compares afterwards, because
+//! one time for all its counters would make the server roll counters that are new enough. Older results are read once
+//! more. A server that cannot reach the time within its budget returns the present count, with `behind`.
 
 use std::time::{Duration, Instant};
 
@@ -70,8 +70,8 @@ impl Client {
         self.call_with_retries(CallKind::Read, &request, call).await
     }
 
-    /// Gets the final verdict on a token: asks until it is known or the time is over, and returns PENDING only then. A token
-    /// that was not applied never will be.
+    /// Gets the final verdict on a token: asks until it is known or the time is over, and returns PENDING only then. A
+    /// token that was not applied never will be.
     pub async fn check_token(&self, request: CheckTokenRequest) -> Result<CheckTokenResponse, CallError> {
         let call = |channel, request| async move { counters_on(channel).check_token(request).await };
         let deadline = Instant::now() + self.policy.total;

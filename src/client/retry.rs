@@ -1,7 +1,8 @@
 //! The retry policy of calls.
 //!
-//! The budget is a deadline for all attempts and a maximum of attempts. Between two attempts the client waits for the delay that
-//! the server asked for, else twice as long as before, less a random part, so that clients do not return all at once.
+//! The budget is a deadline for all attempts and a maximum of attempts. Between two attempts the client waits for the
+//! delay that the server asked for, else twice as long as before, less a random part, so that clients do not return all
+//! at once.
 
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,8 @@ use tonic::Status;
 use crate::budget::RetryBudget;
 use crate::error::{CallError, is_retryable, may_be_applied, reason_of, retry_delay_of};
 
-/// A call with less time than this is not sent, because servers refuse it. `domain::limits` has the same value; a test compares
-/// the two.
+/// A call with less time than this is not sent, because servers refuse it. `domain::limits` has the same value; a test
+/// compares the two.
 pub const DEADLINE_LEAST: Duration = Duration::from_millis(1);
 
 /// The retry policy of a call.
@@ -25,11 +26,11 @@ pub struct RetryPolicy {
     pub pause_first: Duration,
     /// The longest pause.
     pub pause_max: Duration,
-    /// The timeout of one attempt. With several servers it should be shorter than `total`, so that a server that hangs leaves
-    /// time for the next.
+    /// The timeout of one attempt. With several servers it should be shorter than `total`, so that a server that hangs
+    /// leaves time for the next.
     pub attempt_max: Duration,
-    /// The hedging delay: after this time without a response the call goes to the next server too, and the first response
-    /// counts. For reads, and for writes with a token in namespaces that recognize repeats. None: never.
+    /// The hedging delay: after this time without a response the call goes to the next server too, and the first
+    /// response counts. For reads, and for writes with a token in namespaces that recognize repeats. None: never.
     pub hedge_after: Option<Duration>,
 }
 
@@ -157,8 +158,8 @@ impl RetryProgress {
     /// Notes the possible effect of an attempt. Returns the error of the call if it was the last one.
     fn note(&mut self, status: Status) -> Status {
         if self.kind == CallKind::NewChange && !self.may_be_applied && is_token_time_refusal(&status) {
-            // Refusals outlasted the token's time. Nobody else has the token and no attempt did anything, so nothing was
-            // applied, and what to tell is why it was refused.
+            // Refusals outlasted the token's time. No other caller has the token and no attempt did anything, so
+            // nothing was applied. The error to report is the refusal.
             if let Some(refused) = &self.refused {
                 return refused.clone();
             }

@@ -7,8 +7,8 @@ use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 use crate::CONNECT_TIMEOUT;
 use tallystone_pem as pem;
 
-/// What a client needs for `https://`. By default it trusts the authorities that the machine trusts, and shows no certificate.
-/// `Debug` does not show the key.
+/// The TLS settings of a client for `https://`. By default the client trusts the authorities that the machine trusts,
+/// and shows no certificate. `Debug` does not show the key.
 #[derive(Clone, Default)]
 pub struct ClientTls {
     authorities: Option<Certificate>,
@@ -28,8 +28,8 @@ impl ClientTls {
         Ok(Self { authorities: Some(Certificate::from_pem(authorities)), ..self })
     }
 
-    /// Shows a certificate, with its chain and private key, all in PEM form. Fails if either is not, if the key is encrypted or
-    /// that of another certificate, and if the certificate of the key is not the first of the chain.
+    /// Shows a certificate, with its chain and private key, all in PEM form. Fails if either is not, if the key is
+    /// encrypted or that of another certificate, and if the certificate of the key is not the first of the chain.
     pub fn showing(self, certificate: impl AsRef<[u8]>, key: impl AsRef<[u8]>) -> Result<Self, ClientTlsError> {
         let unusable = |error: pem::PairError| ClientTlsError(error.to_string());
         pem::pair(certificate.as_ref(), key.as_ref(), "the certificate").map_err(unusable)?;

@@ -1,4 +1,5 @@
-//! Why there is no TLS session with a server. What is classified here fails before any call is sent, or instead of it.
+//! The reason why there is no TLS session with a server. A failure that is classified here happens before any call is
+//! sent, or instead of it.
 
 use std::error::Error;
 use std::fmt;
@@ -7,11 +8,11 @@ use std::io;
 use rustls::{AlertDescription, CertificateError};
 use tonic::{ConnectError, Status};
 
-/// Why there is no TLS session with a server.
+/// The reason why there is no TLS session with a server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TlsFailure {
-    /// No authority that the client trusts has signed the server's certificate, or the server leaves out the certificates in
-    /// between. The TLS library does not say which.
+    /// No authority that the client trusts has signed the server's certificate, or the server leaves out the
+    /// certificates in between. The TLS library does not say which.
     NotTrusted,
     /// The server's certificate is for other names.
     WrongName(String),
@@ -19,7 +20,7 @@ pub enum TlsFailure {
     OutOfDate(String),
     /// The server's certificate is not valid for another reason.
     BadCertificate(String),
-    /// What listens there does not speak TLS.
+    /// The process that listens there does not speak TLS.
     NoTls,
     /// The server wants a certificate of the client.
     CertificateRequired,
@@ -28,7 +29,7 @@ pub enum TlsFailure {
 }
 
 impl TlsFailure {
-    /// What a status says about the TLS session, if that is why it failed.
+    /// The TLS failure that a status reports, if that is why it failed.
     pub(super) fn of(status: &Status) -> Option<Self> {
         let mut connecting = false;
         let mut cause: Option<&(dyn Error + 'static)> = status.source();
@@ -88,7 +89,8 @@ const REFUSALS: [AlertDescription; 7] = [
     AlertDescription::AccessDenied,
 ];
 
-/// The alert that an I/O error tells of in words: the library of HTTP/2 keeps no more of an error that ends its connection.
+/// The alert that an I/O error tells of in words: the library of HTTP/2 keeps no more of an error that ends its
+/// connection.
 fn alert_in_text(error: &io::Error) -> Option<AlertDescription> {
     let text = error.to_string();
     REFUSALS

@@ -1,10 +1,10 @@
 //! Tokens made by the client: UUIDv7 by the local clock, corrected by the server's clock.
 //!
-//! A clock that is far off makes tokens that the server refuses for good: their time is already closed, or too far ahead. The
-//! error contains the server's time, so one error corrects all later tokens.
+//! A clock that is far off makes tokens that the server refuses for good: their time is already closed, or too far
+//! ahead. The error contains the server's time, so one error corrects all later tokens.
 //!
-//! Each token is greater than those made before it, even within a millisecond. The server orders changes by their tokens, so a
-//! clear covers the earlier changes of this client, and none of the later ones.
+//! Each token is greater than those made before it, even within a millisecond. The server orders changes by their
+//! tokens, so a clear covers the earlier changes of this client, and none of the later ones.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

@@ -1,7 +1,7 @@
 //! Writes with tokens: adds and clears; `batches` has the batch calls.
 //!
-//! A token never changes between attempts. It is replaced only if the server said that it was not applied and never will be, once,
-//! and only if the client made it.
+//! A token never changes between attempts. It is replaced only if the server said that it was not applied and never
+//! will be, once, and only if the client made it.
 
 use std::future::Future;
 
@@ -51,9 +51,9 @@ impl Client {
         self.write(request, |channel, request| async move { counters_on(channel).clear_count(request).await }).await
     }
 
-    /// Makes a write until it is done, refused for good, or the budget is spent, always with one token. A token of the client
-    /// that was finally not applied is replaced once, by one of the server's clock. In a namespace without tokens, an attempt
-    /// that may have been applied is the last one.
+    /// Makes a write until it is done, refused for good, or the budget is spent, always with one token. A token of the
+    /// client that was finally not applied is replaced once, by one of the server's clock. In a namespace without
+    /// tokens, an attempt that may have been applied is the last one.
     async fn write<Q: WriteRequest, A: WriteResponse, F>(
         &self,
         mut request: Q,

@@ -30,7 +30,8 @@ pub struct CallQueueState<W> {
 }
 
 impl<W: PendingWork> CallQueueState<W> {
-    /// Takes the work of a further call, if one may go out now. The call is in flight from now on: `CallQueue::run` makes it.
+    /// Takes the work of a further call, if one may go out now. The call is in flight from now on: `CallQueue::run`
+    /// makes it.
     pub fn start(&mut self) -> Option<W::Batch> {
         let batch = self.work.next(self.in_flight);
         self.in_flight += usize::from(batch.is_some());
@@ -80,15 +81,16 @@ impl<W: PendingWork> CallQueue<W> {
         state.start()
     }
 
-    /// Makes a call that was started or reserved, and further ones until none may follow. A panic ends only its own call: the
-    /// panic hook logs it, then `panicked` is called.
+    /// Makes a call that was started or reserved, and further ones until none may follow. A panic ends only its own
+    /// call: the panic hook logs it, then `panicked` is called.
     pub async fn run<C>(&self, started: Option<W::Batch>, call: impl Fn(W::Batch) -> C, panicked: impl Fn())
     where
         C: Future<Output = ()>,
     {
         let mut next = started.or_else(|| self.next());
         while let Some(batch) = next {
-            // A panic leaves no lock of a user half changed: users hold none across a call. Its callers see a closed channel.
+            // A panic leaves no lock of a user half changed: users hold none across a call. Its callers see a closed
+            // channel.
             if AssertUnwindSafe(call(batch)).catch_unwind().await.is_err() {
                 panicked();
             }
@@ -154,7 +156,7 @@ mod tests {
         }
     }
 
-    /// What happens with an item: the pause before the next one, the pauses of its call, and whether its call panics.
+    /// The course of an item: the pause before the next one, the pauses of its call, and whether its call panics.
     type Step = (usize, usize, bool);
 
     /// Makes the call of a batch, as long as its first item says.

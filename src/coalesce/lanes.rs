@@ -1,7 +1,7 @@
 //! Lanes of waiting items: the urgent ones go first, and no lane starves.
 //!
-//! Within a lane the work of the process itself goes first, in the order of arrival: what callers did before waits for it. The
-//! others take turns, so that one with many items does not hold up another with few.
+//! Within a lane the work of the process itself goes first, in the order of arrival: what callers did before waits for
+//! it. The others take turns, so that one with many items does not hold up another with few.
 
 use std::collections::VecDeque;
 
@@ -9,8 +9,8 @@ use super::calls::PendingWork;
 use super::flow_key::FlowKey;
 use super::start_time_fair_queue::StartTimeFairQueue;
 
-/// Items that wait in lanes, the most urgent lane first. Each item has a cost. A batch takes whole items up to a total cost,
-/// in turns within a lane. Every lane that is not empty gets at least a share of each batch.
+/// Items that wait in lanes, the most urgent lane first. Each item has a cost. A batch takes whole items up to a total
+/// cost, in turns within a lane. Every lane that is not empty gets at least a share of each batch.
 pub struct FairLanes<T, const LANES: usize> {
     lanes: [FairLane<T>; LANES],
     batch_cost: usize,
@@ -166,7 +166,7 @@ mod tests {
         vec(vec((0..LANES, 1..=cost_max, prop::option::of(0..HOLDERS)), 0..60), 1..20)
     }
 
-    /// What waits in a lane, as the test knows it: the costs of its items, and the greatest of them.
+    /// The items that wait in a lane, as the test knows them: their costs, and the greatest of them.
     #[derive(Clone, Default)]
     struct Waiting {
         costs: Vec<usize>,

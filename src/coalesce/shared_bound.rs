@@ -1,25 +1,26 @@
-//! A bound that many share, so that one who floods leaves room for the others.
+//! A bound that many share, so that one that floods leaves room for the others.
 //!
-//! Whoever holds something may hold no more than what is free. One that floods gets half of the bound, two a third each, and one
-//! that holds nothing finds room. Nobody has to know how many there are. Source: Choudhury and Hahne, "Dynamic Queue Length
-//! Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking 6(2), 1998, with a factor of 1.
+//! A holder of something may hold no more than what is free. One holder that floods gets half of the bound, two get a
+//! third each, and a holder of nothing finds room. No holder has to know how many there are. Source: Choudhury and
+//! Hahne, "Dynamic Queue Length Thresholds for Shared-Memory Packet Switches", IEEE/ACM Transactions on Networking
+//! 6(2), 1998, with a factor of 1.
 
 use hashbrown::HashMap;
 
 use super::flow_key::FlowKey;
 
-/// Whether a flow of this much leaves room for others if it takes more of a bound. `held` is what all hold together, the flow
-/// included. Who holds nothing always does: the bound itself is checked apart.
+/// Whether a flow of this much leaves room for others if it takes more of a bound. `held` is what all hold together,
+/// the flow included. A flow that holds nothing always does: the bound itself is checked apart.
 pub fn leaves_room(own: usize, more: usize, held: usize, most: usize) -> bool {
     own == 0 || own + more <= most.saturating_sub(held)
 }
 
-/// What each flow has. The process itself has no share, and is bounded by the whole.
+/// The usage of each flow. The process itself has no share, and is bounded by the whole.
 #[derive(Default)]
 pub struct PerFlowUsage(HashMap<FlowKey, usize>);
 
 impl PerFlowUsage {
-    /// What a flow has.
+    /// The usage of a flow.
     pub fn of(&self, flow: Option<FlowKey>) -> usize {
         flow.and_then(|flow| self.0.get(&flow).copied()).unwrap_or(0)
     }

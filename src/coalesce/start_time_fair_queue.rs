@@ -1,8 +1,9 @@
-//! Items of many that take turns: whoever has had least so far is next.
+//! Items of many flows that take turns: the flow that has had least so far is next.
 //!
-//! Start-time fair queueing: each turn begins at the virtual time at which the one before it of the same flow ended, and lasts
-//! as long as its item costs. The turn that begins first is next. Between two holders whose items wait, the costs of what they
-//! got differ by no more than one item of each. Source: Goyal, Vin and Cheng, "Start-time Fair Queueing", SIGCOMM 1996.
+//! Start-time fair queueing: each turn begins at the virtual time at which the one before it of the same flow ended,
+//! and lasts as long as its item costs. The turn that begins first is next. Between two holders whose items wait, the
+//! costs of what they got differ by no more than one item of each. Source: Goyal, Vin and Cheng, "Start-time Fair
+//! Queueing", SIGCOMM 1996.
 
 use std::cmp::Reverse;
 use std::collections::binary_heap::PeekMut;
@@ -15,8 +16,8 @@ use super::flow_key::FlowKey;
 /// Waiting items, each with its cost, in the order of arrival for each flow.
 pub(super) struct StartTimeFairQueue<T> {
     waiting: HashMap<FlowKey, HeldItems<T>>,
-    /// The next turn of each flow, first the one that begins first. The first one has an item, unless nothing waits. Others
-    /// may have none: they remember what their holders have had.
+    /// The next turn of each flow, first the one that begins first. The first one has an item, unless nothing waits.
+    /// Others may have none: they remember what their holders have had.
     turns: BinaryHeap<Reverse<NextTurn>>,
     /// The virtual time: when the next turn begins. Whoever comes then begins with it.
     now: u64,
@@ -88,8 +89,8 @@ impl<T> StartTimeFairQueue<T> {
         self.waiting.get(&flow).map_or(0, |held| held.cost)
     }
 
-    /// Moves on to the next turn that has an item, and forgets the holders before it, who have none. Once nothing waits, all
-    /// begin anew.
+    /// Moves on to the next turn that has an item, and forgets the holders before it, who have none. Once nothing
+    /// waits, all begin again.
     fn move_on(&mut self) {
         if self.len == 0 {
             self.waiting.clear();
@@ -120,7 +121,7 @@ mod tests {
     const HOLDERS: u64 = 4;
     const COST_MAX: usize = 20;
 
-    /// What a test does: an item of a flow with a cost arrives, or one is taken.
+    /// A step of a test: an item of a flow with a cost arrives, or one is taken.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Push(u64, usize),
@@ -203,7 +204,8 @@ mod tests {
         fn two_that_wait_get_the_same_up_to_one_item_of_each(steps in steps()) {
             let mut turns = StartTimeFairQueue::default();
             let mut waiting = [0; HOLDERS as usize];
-            // Of each pair, while items of both wait: the difference of what they got, its least and its greatest value.
+            // Of each pair, while items of both wait: the difference of what they got, its least and its greatest
+            // value.
             let mut pairs = [[None::<(i64, i64, i64)>; HOLDERS as usize]; HOLDERS as usize];
             for step in steps {
                 match step {

@@ -1,14 +1,14 @@
-//! How many calls a server has in progress at once: a limit that follows how long calls take, and the classes of calls, of which
-//! the last are refused first.
+//! The limit of the calls that a server has in progress at once, which follows how long calls take; and the classes of
+//! calls, of which the last are refused first.
 //!
-//! Time is looked at in windows. If most calls of a window took longer than the target, or none ended, the limit falls to three
-//! quarters of what is in progress; otherwise it grows by a sixteenth, and once it binds nobody, there is none. Invariant: a
-//! server whose calls end in time has no limit, and no limit is below the least.
+//! Time is looked at in windows. If most calls of a window took longer than the target, or none ended, the limit falls
+//! to three quarters of what is in progress. Otherwise it grows by a sixteenth. Once it binds no call, there is no
+//! limit. Invariant: a server whose calls end in time has no limit, and no limit is below the least.
 //!
-//! Sources: the additive increase and multiplicative decrease of a limit of calls in progress is the `AIMDLimit` of Netflix's
-//! concurrency-limits (2018). Windows, and refusing by priority, are those of DAGOR: Zhou et al., "Overload Control for Scaling
-//! WeChat Microservices", SoCC 2018. That a store may be slow by itself is learned while few calls are in progress, as BBR learns
-//! the delay of a path: Cardwell et al., ACM Queue 14(5), 2016.
+//! Sources: the additive increase and multiplicative decrease of a limit of calls in progress is the `AIMDLimit` of
+//! Netflix's concurrency-limits (2018). Windows, and refusing by priority, are those of DAGOR: Zhou et al., "Overload
+//! Control for Scaling WeChat Microservices", SoCC 2018. That a store may be slow by itself is learned while few calls
+//! are in progress, as BBR learns the delay of a path: Cardwell et al., ACM Queue 14(5), 2016.
 
 use std::fmt;
 use std::time::Duration;
@@ -49,14 +49,14 @@ pub struct CallLimit {
     base: Duration,
 }
 
-/// What was seen in a window. Times are those of calls that do not wait because their callers ask for it.
+/// The measurements of a window. Times are those of calls that do not wait because their callers ask for it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CallWindow {
     /// The calls in progress at its end, of all classes.
     pub in_progress: usize,
     /// The timed calls that ended.
     pub ended: u32,
-    /// Those of them that took longer than the target.
+    /// The calls among them that took longer than the target.
     pub late: u32,
     /// How long all of them took together.
     pub took: Duration,
@@ -89,8 +89,8 @@ impl CallClass {
         }
     }
 
-    /// The part of a limit up to which calls of the class begin, whatever is in progress. Each class leaves an eighth to each
-    /// before it. None: the class is never refused.
+    /// The part of a limit up to which calls of the class begin, whatever is in progress. Each class leaves an eighth
+    /// to each before it. None: the class is never refused.
     pub fn share_of(self, limit: usize) -> Option<usize> {
         let before = self as usize;
         (before > 0).then(|| limit - limit.saturating_mul(before).div_ceil(8).min(limit))
@@ -125,8 +125,9 @@ impl CallLimit {
         self.limit
     }
 
-    /// How long most calls may take: as the settings say; more where they take half of that while few are in progress, because
-    /// then the store is slow and fewer calls would not help. It is also the length of the next window.
+    /// The time that most calls may take: as the settings say; more where they take half of that while few are in
+    /// progress, because then the store is slow and fewer calls would not help. It is also the length of the next
+    /// window.
     pub fn target(&self) -> Duration {
         let most = self.settings.target * CALL_TARGET_TIMES_MAX;
         self.settings.target.max((2 * self.base).min(most))
@@ -185,7 +186,8 @@ mod tests {
         )
     }
 
-    /// A server of which a number of calls is always wanted. Beyond its capacity each further call makes all of them slower.
+    /// A server of which a number of calls is always wanted. Beyond its capacity each further call makes all of them
+    /// slower.
     #[derive(Clone, Copy, Debug)]
     struct ServerModel {
         wanted: usize,

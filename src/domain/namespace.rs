@@ -42,11 +42,11 @@ pub enum Temporality {
     Cumulative,
 }
 
-/// What the count keeps of a source that restarts, which is when its epoch rises.
+/// The part of a source's count that is kept when the source restarts, which is when its epoch rises.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum OnNewEpoch {
-    /// The source begins at 0 again, and what it counted before stays counted, as Prometheus and OpenTelemetry treat a counter
-    /// that was reset. Within an epoch totals only rise.
+    /// The source begins at 0 again, and what it counted before stays counted, as Prometheus and OpenTelemetry treat a
+    /// counter that was reset. Within an epoch totals only rise.
     #[default]
     Add,
     /// The first total of the new epoch stands for all that the source counted. Totals may fall.
@@ -128,7 +128,7 @@ pub struct NamespaceSpec {
     pub counter_type: CounterType,
     /// The kind of reported value.
     pub temporality: Temporality,
-    /// What a new epoch of a source does; `None` in a namespace of deltas, which has no sources.
+    /// The effect of a new epoch of a source; `None` in a namespace of deltas, which has no sources.
     pub on_new_epoch: Option<OnNewEpoch>,
     /// A counter restarts from 0 after a longer silence.
     pub ttl: Option<Duration>,
@@ -161,7 +161,8 @@ pub struct Namespace {
     pub created: Timestamp,
     /// The time of the last change.
     pub updated: Timestamp,
-    /// The principal that made it, whose quota it counts for; none where callers show no key, and before quotas were kept.
+    /// The principal that made it, whose quota it counts for; none where callers show no key, and before quotas were
+    /// kept.
     pub made_by: Option<Box<str>>,
 }
 

@@ -49,7 +49,7 @@ pub enum Code {
     Unauthenticated = 16,
 }
 
-/// What a reason means.
+/// The meaning of a reason.
 #[derive(Clone, Copy, Debug)]
 pub struct ReasonInfo {
     /// The reason as it is written on the wire.
@@ -64,14 +64,14 @@ pub struct ReasonInfo {
     pub effect: Effect,
     /// The field of the request that the reason is about, where it is always the same one.
     pub field: Option<&'static str>,
-    /// What to do, in short, for the reasons whose messages tell only what is wrong.
+    /// The advice in short, for the reasons whose messages say only what is wrong.
     pub advice: Option<&'static str>,
-    /// What to do.
+    /// The advice on what to do.
     pub help: &'static str,
 }
 
 impl Reason {
-    /// What the reason means.
+    /// The meaning of the reason.
     pub const fn info(self) -> &'static ReasonInfo {
         &TABLE[self as usize]
     }
@@ -93,9 +93,9 @@ impl fmt::Display for Reason {
 /// An invalid argument or a broken precondition that no retry cures; nothing was applied.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Reject {
-    /// Why.
+    /// The reason of the refusal.
     pub reason: Reason,
-    /// What is wrong, with the values at hand.
+    /// The fault in words, with the values at hand.
     pub message: String,
     /// The fields of the request that are at fault, where they are known, and what is wrong with each.
     pub fields: Vec<(String, String)>,

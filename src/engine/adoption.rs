@@ -1,8 +1,9 @@
-//! Gives the counters of queues, their history and the counter rules to the queue store of this server, after the one that had
-//! them is lost.
+//! Gives the counters of queues, their history and the counter rules to the queue store of this server, after the one
+//! that had them is lost.
 //!
-//! The mark comes first, then the rules one by one, each by its stamp. So a call that is cut off is repeated, and one that is sent
-//! twice changes nothing more. Servers of the store before stop by the mark, and lose the stamps of the rules.
+//! The mark comes first, then the rules one by one, each by its stamp. So a call that is cut off is repeated, and one
+//! that is sent twice changes nothing more. Servers of the store before stop by the mark, and lose the stamps of the
+//! rules.
 
 use std::sync::Arc;
 
@@ -31,7 +32,7 @@ pub enum AdoptionMode {
     DryRun,
 }
 
-/// What an adoption did, or would do.
+/// The result of an adoption, or of a dry run of one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Adopted {
     /// Whether counters and history were those of this queue store before.
@@ -42,7 +43,7 @@ pub struct Adopted {
     pub last_report: Option<Timestamp>,
 }
 
-/// Why an adoption was refused or failed.
+/// The reason of a refused or failed adoption.
 #[derive(Debug, thiserror::Error)]
 pub enum AdoptionError {
     /// This process has no queues.
@@ -85,8 +86,8 @@ impl Adoption {
         Self { context, queues, reports, rules }
     }
 
-    /// Gives counters, history and rules to the queue store of this server. A server whose store has lost what it had is refused:
-    /// it is restarted on the empty store first.
+    /// Gives counters, history and rules to the queue store of this server. A server whose store has lost what it had
+    /// is refused: it is restarted on the empty store first.
     pub async fn adopt(&self, mode: AdoptionMode) -> Result<Adopted, AdoptionError> {
         let queues = self.queues.as_ref().ok_or(AdoptionError::NoQueues)?;
         if !queues.is_store_of_the_start().await? {

@@ -1,8 +1,10 @@
-//! The calls in progress on this server, by class, and who is refused while they take too long. `domain/call_limit` has the rule.
+//! The calls in progress on this server, by class, and the callers that are refused while calls take too long.
+//! `domain/call_limit` has the rule.
 //!
-//! A call counts from when its request has come in full until it is answered. Streams, and dequeues that may wait, count for
-//! nobody while they are open: what they do counts, message by message. While there is no limit, a call costs a few atomic
-//! operations. At the limit a caller also leaves as much room as it takes, so that the calls of one do not refuse those of others.
+//! A call counts from when its request has come in full until it is answered. Streams, and dequeues that may wait,
+//! count for no caller while they are open. What they do counts, message by message. While there is no limit, a call
+//! costs a few atomic operations. At the limit a caller also leaves as much room as it takes, so that the calls of one
+//! do not refuse those of others.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -30,7 +32,8 @@ pub struct CallLimiter {
     target: AtomicU64,
     in_progress: [AtomicUsize; SLOTS],
     refused: [AtomicU64; CallClass::COUNT],
-    /// The timed calls that ended in the window: the number of late ones in the lower half, the number of all in the upper.
+    /// The timed calls that ended in the window: the number of late ones in the lower half, the number of all in the
+    /// upper.
     ended: AtomicU64,
     /// How long they took together, in nanoseconds.
     took: AtomicU64,
@@ -128,8 +131,8 @@ impl CallLimiter {
         self.refused[class as usize].load(Ordering::Relaxed)
     }
 
-    /// The limit of calls in progress; none while calls end in time. It is judged here too, so that it ends although no call
-    /// comes any more.
+    /// The limit of calls in progress; none while calls end in time. It is judged here too, so that it ends although no
+    /// call comes any more.
     pub fn limit(&self) -> Option<usize> {
         self.judge_if_due(self.clock.elapsed());
         Some(self.limit.load(Ordering::Relaxed)).filter(|limit| *limit != UNLIMITED)
@@ -255,8 +258,8 @@ impl StreamPlaces {
         place
     }
 
-    /// Takes a place as soon as a call of the class would be let in. No message of a stream is refused: it waits as long as a
-    /// refused call is told to.
+    /// Takes a place as soon as a call of the class would be let in. No message of a stream is refused: it waits as
+    /// long as a refused call is asked to wait.
     pub async fn wait(&self, class: CallClass) -> CallPlace {
         while self.limiter.admit(class, self.account.as_ref()).is_err() {
             self.limiter.clock.sleep(class.retry_after()).await;

@@ -1,9 +1,9 @@
 //! Quotas: the number of resources of a kind that one caller may hold, so that no caller takes all of them.
 //!
-//! A permit is for a resource that outlives a call: a session, an operation, a queue made by a template, an open stream. It is
-//! returned when it is dropped with its resource. A caller with a key is its principal, whatever its address, and the quotas of
-//! its key apply where there is one for the kind. Resources without a known caller, such as sessions found at startup, count
-//! only for the total.
+//! A permit is for a resource that outlives a call: a session, an operation, a queue made by a template, an open
+//! stream. It is returned when it is dropped with its resource. A caller with a key is its principal, whatever its
+//! address, and the quotas of its key apply where there is one for the kind. Resources without a known caller, such as
+//! sessions found at startup, count only for the total.
 
 use std::hash::{Hash, Hasher};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -22,7 +22,7 @@ pub struct CallerId {
     account: Option<Arc<PrincipalAccount>>,
 }
 
-/// What callers are compared by.
+/// The identity by which callers are compared.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 enum CallerOrigin {
     /// No known caller.
@@ -30,7 +30,7 @@ enum CallerOrigin {
     V4(Ipv4Addr),
     /// The network of an address: its owner has all of its addresses.
     V6([u16; 4]),
-    /// Whoever shows a key of this principal.
+    /// Any caller that shows a key of this principal.
     Principal(PrincipalName),
 }
 

@@ -1,7 +1,8 @@
-//! Closed timestamps: this writer admits no event at or below `closed`, so the events up to there can be summed for good.
+//! Closed timestamps: this writer admits no event at or below `closed`, so the events up to there can be summed for
+//! good.
 //!
-//! The published system sums up to a guess (now minus the accept limit), and loses a slow write behind the guess. Here a
-//! writer holds admitted events until their outcome is known, and `closed` waits for the oldest hold. Comparing with
+//! The published system sums up to a guess (now minus the accept limit), and loses a slow write behind the guess. Here
+//! a writer holds admitted events until their outcome is known, and `closed` waits for the oldest hold. Comparing with
 //! `closed` and registering the hold are one step under one lock, so no event gets in below a published limit.
 
 use std::collections::BTreeMap;
@@ -71,11 +72,11 @@ impl ClosedTimestampTracker {
         EventAdmission { closed, hold: oldest.map(|time| state.hold(time)) }
     }
 
-    /// Reserves sequence numbers for `count` server-made events and holds their time: the first whole millisecond above both
-    /// the closed timestamp and one millisecond ago, and never before an earlier reservation.
+    /// Reserves sequence numbers for `count` server-made events and holds their time: the first whole millisecond above
+    /// both the closed timestamp and one millisecond ago, and never before an earlier reservation.
     ///
-    /// Of two calls the later one gets greater numbers, even within a millisecond and when the clock goes back. So a clear
-    /// covers all events acknowledged before it began, and no event that begins after its response.
+    /// Of two calls the later one gets greater numbers, even within a millisecond and when the clock goes back. So a
+    /// clear covers all events acknowledged before it began, and no event that begins after its response.
     pub fn admit_own(&self, now: Timestamp, count: u32) -> ReservedSequences {
         let mut state = self.state.lock();
         let closed = state.advance(now, self.accept_limit);
@@ -93,7 +94,8 @@ impl ClosedTimestampTracker {
         ReservedSequences { hold: state.hold(Timestamp::from_millis(millis)), first }
     }
 
-    /// Begins another incarnation of this writer. It admits nothing at or below `closed`, and earlier holds are ignored.
+    /// Begins another incarnation of this writer. It admits nothing at or below `closed`, and earlier holds are
+    /// ignored.
     pub fn begin_incarnation(&self, life: u64, closed: Timestamp) {
         let mut state = self.state.lock();
         state.incarnation = life;

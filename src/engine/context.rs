@@ -1,4 +1,5 @@
-//! What every use case and loop needs: time, random bytes, tasks that outlive their caller, and counts for the metrics.
+//! The context of every use case and loop: time, random bytes, tasks that outlive their caller, and counts for the
+//! metrics.
 
 use std::sync::Arc;
 
@@ -27,8 +28,8 @@ impl EngineContext {
         self.clock.now()
     }
 
-    /// How far the queues of this server are reported to their counters. `None`: it reports for no queue. `Timestamp::MIN`: it
-    /// does, and does not know yet how far.
+    /// How far the queues of this server are reported to their counters. `None`: it reports for no queue.
+    /// `Timestamp::MIN`: it does, and does not know yet how far.
     pub fn queues_reported_to(&self) -> Option<Timestamp> {
         self.queue_reports.own(&*self.clock)
     }

@@ -1,8 +1,8 @@
 //! The one driver of all background loops.
 //!
 //! Every loop has the same skeleton: stop first, then a wake-up, then the tick. A panic is caught, reported and tried
-//! again after a pause. A drain stops loops by stages: the last rolls may wait for the limit, and the last watermarks come
-//! after them. No other place of the engine spawns.
+//! again after a pause. A drain stops loops by stages: the last rolls may wait for the limit, and the last watermarks
+//! come after them. No other place of the engine spawns.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, OnceLock};
@@ -32,7 +32,7 @@ pub enum NextActivation {
     Finished,
 }
 
-/// Where in a drain a loop ends.
+/// The stage of a drain at which a loop ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DrainStage {
     /// Stops at once; other stages do not wait for it.
@@ -60,7 +60,7 @@ pub trait BackgroundLoop: Send + Sync + 'static {
     /// Does the present work. May run twice; the next run repairs a failure.
     async fn activate(&mut self) -> NextActivation;
 
-    /// Where in a drain it ends.
+    /// The stage of a drain at which the loop ends.
     fn stage(&self) -> DrainStage {
         DrainStage::Upkeep
     }
@@ -117,8 +117,8 @@ impl Driver {
         self.panics.get()
     }
 
-    /// Stops every loop, stage after stage, and waits until all have ended. The last work of a stage may wait until then,
-    /// by elapsed time.
+    /// Stops every loop, stage after stage, and waits until all have ended. The last work of a stage may wait up to the
+    /// elapsed time `until`.
     pub async fn drain(&self, until: Duration) {
         // A second drain waits as long as the first.
         let _ = self.until.set(until);

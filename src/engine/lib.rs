@@ -1,7 +1,7 @@
 //! Use cases and background loops, on ports alone.
 //!
-//! The composition root builds an `Engine`, and the API calls it. One driver runs all background work. To stop an engine,
-//! take no more calls and call `drain`.
+//! The composition root builds an `Engine`, and the API calls it. One driver runs all background work. To stop an
+//! engine, take no more calls and call `drain`.
 
 pub mod access;
 pub mod adoption;
@@ -85,7 +85,7 @@ pub struct EngineParts {
     /// The export of slices, if there is one.
     pub export: Option<Arc<dyn ExportSink>>,
     pub namespaces: NamespaceCatalog,
-    /// What this process publishes about itself, if several processes share the store.
+    /// The profile that this process publishes about itself, if several processes share the store.
     pub profile: MemberProfile,
     /// The sender of rollup signals to other servers, if several share the store.
     pub signals: Option<Arc<dyn RollupSignal>>,
@@ -175,7 +175,8 @@ impl Engine {
         let served: Arc<ServedCounts> = Arc::default();
         let driver = &context.driver;
         if let Some(fleet) = &scopes.fleet {
-            // The process becomes a member before it joins a dataset. Heartbeats continue while the datasets are opened.
+            // The process becomes a member before it joins a dataset. Heartbeats continue while the datasets are
+            // opened.
             fleet.membership.renew_membership().await?;
             driver.start(MembershipLoop::new(Arc::clone(&fleet.membership), Arc::clone(&context.clock)));
             driver.start(FollowLoop::new(scopes.namespaces.clone()));
@@ -229,7 +230,8 @@ impl Engine {
         self.reports.as_ref().map(|reports| reports.historian.clone())
     }
 
-    /// What this server may do with the counters and the history of queues, unless it reports to none.
+    /// The standing of this server: what it may do with the counters and the history of queues. None if it reports to
+    /// none.
     pub fn report_standing(&self) -> Option<ReportStanding> {
         self.reports.as_ref().map(|reports| reports.right.standing())
     }
@@ -303,7 +305,7 @@ impl Engine {
         self.scopes.namespaces.clone()
     }
 
-    /// What was done so far.
+    /// The counts of the work done so far.
     pub fn stats(&self) -> &Stats {
         &self.context.stats
     }
@@ -361,8 +363,8 @@ impl Engine {
 
     /// Finishes the current Sets and stops every loop. Returns whether this ended within the deadline.
     ///
-    /// No call may arrive after this one. The last rolls wait until the limit has passed all acknowledged events, for three
-    /// quarters of the deadline at most. The touch index keeps the counters that were not rolled up by then.
+    /// No call may arrive after this one. The last rolls wait until the limit has passed all acknowledged events, for
+    /// three quarters of the deadline at most. The touch index keeps the counters that were not rolled up by then.
     pub async fn drain(&self, deadline: Duration) -> bool {
         let until = self.context.clock.elapsed() + deadline * 3 / 4;
         let drained = async {

@@ -1,8 +1,8 @@
 //! How far the reports of queues to their counters have come.
 //!
-//! The bridge of each server states the time for its own shards. In a fleet the heartbeats carry it, and the least of all
-//! counts. It only ever states less than what is true: a time may be seconds old, but never ahead. Where the wall clock was
-//! put back since a time was stated, the time goes back with it.
+//! The bridge of each server states the time for its own shards. In a fleet the heartbeats carry it, and the least of
+//! all counts. It only ever states less than what is true: a time may be seconds old, but never ahead. Where the wall
+//! clock was put back since a time was stated, the time goes back with it.
 
 use std::time::Duration;
 
@@ -34,16 +34,16 @@ impl QueueReportFrontier {
         self.set(Some(Timestamp::MIN), clock);
     }
 
-    /// How far the reports of this server lie behind: the age of its time, or the time since the start while it does not
-    /// know that time. `None`: it reports for no queue.
+    /// How far the reports of this server lie behind: the age of its time, or the time since the start while it does
+    /// not know that time. `None`: it reports for no queue.
     pub fn lag(&self, clock: &dyn Clock) -> Option<Duration> {
         let own = self.own(clock)?;
         let age = clock.now().since(own);
         Some(self.started.lock().map_or(age, |started| age.min(clock.elapsed().saturating_sub(started))))
     }
 
-    /// Sets the time of this server. `None`: it reports for no queue. `Timestamp::MIN`: it does, and does not know yet how
-    /// far its queues are reported. The time may go back, when this server takes over shards of another one.
+    /// Sets the time of this server. `None`: it reports for no queue. `Timestamp::MIN`: it does, and does not know yet
+    /// how far its queues are reported. The time may go back, when this server takes over shards of another one.
     pub fn set(&self, reported_to: Option<Timestamp>, clock: &dyn Clock) {
         let stated =
             reported_to.map(|reported_to| StatedTime { reported_to, now: clock.now(), elapsed: clock.elapsed() });

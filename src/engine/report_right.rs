@@ -1,8 +1,9 @@
-//! Whether this server may report now: by what it last read of the mark beside the counters, and how long ago.
+//! Whether this server may report now: by what it last read of the mark next to the counters, and how long ago.
 //!
-//! A server believes a mark for `TRUSTED_FOR`, counted from before it asked. A store that is given the counters waits for
-//! `WAITS_FOR`, counted from after it read that it has them, before it reports. All by elapsed time, so no clock can make two
-//! stores report at once: the last time that a server of the store before read its own mark lies before the new mark was written.
+//! A server believes a mark for `TRUSTED_FOR`, counted from before it asked. A store that is given the counters waits
+//! for `WAITS_FOR`, counted from after it read that it has them, before it reports. All by elapsed time, so no clock
+//! can make two stores report at once: the last time that a server of the store before read its own mark lies before
+//! the new mark was written.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,7 @@ pub const WAITS_FOR: Duration = Duration::from_secs(30);
 
 const _: () = assert!(WAITS_FOR.as_secs() > TRUSTED_FOR.as_secs(), "the store before has stopped by then");
 
-/// What a server may do with the counters and the history of queues.
+/// The standing of a server: what it may do with the counters and the history of queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReportStanding {
     /// It reports.
@@ -58,7 +59,7 @@ impl ReportRight {
         Self { clock, known, reads, look: Notify::new() }
     }
 
-    /// What this server may do now. O(1).
+    /// The standing of this server now. O(1).
     pub fn standing(&self) -> ReportStanding {
         let known = *self.known.lock();
         match known {

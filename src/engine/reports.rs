@@ -1,4 +1,5 @@
-//! What carries the changes of queues to their counters and their history, and the mark by which both belong to a queue store.
+//! The parts that carry the changes of queues to their counters and their history, and the mark by which both belong to
+//! a queue store.
 
 use std::sync::Arc;
 
@@ -30,8 +31,8 @@ pub struct ReportPlan {
 }
 
 impl Reports {
-    /// Starts the relay of the history of queues, and the reports to their counters. Both rest while the mark is that of another
-    /// queue store.
+    /// Starts the relay of the history of queues, and the reports to their counters. Both rest while the mark is that
+    /// of another queue store.
     pub async fn start(
         context: &Arc<EngineContext>,
         counting: &Counting,
@@ -62,8 +63,9 @@ impl Reports {
     }
 }
 
-/// Finds out whether the counters belong to these queues, and goes on looking. Queues that end with the process pair with counters
-/// that do so too; beside durable counters a later process would find the mark of an earlier one, so such queues leave none.
+/// Finds out whether the counters belong to these queues, and goes on looking. Queues that end with the process pair
+/// with counters that do so too. With durable counters a later process would find the mark of an earlier one, so such
+/// queues leave none.
 async fn pair(
     context: &Arc<EngineContext>,
     queues: &Queues,

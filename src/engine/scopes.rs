@@ -54,8 +54,8 @@ pub struct NamespaceScope {
     pub best_effort_counts: Arc<dyn FastCounts>,
     /// Metrics of its counters.
     pub counts: Arc<NamespaceCounts>,
-    /// Why calls are refused: the namespace names clusters that this server does not know. Its rolls continue, because
-    /// other namespaces of the dataset depend on them.
+    /// The reason why calls are refused: the namespace names clusters that this server does not know. Its rolls
+    /// continue, because other namespaces of the dataset depend on them.
     pub cluster_fault: Option<String>,
     rows: Arc<Vec<TimeSlice>>,
 }
@@ -90,8 +90,8 @@ impl NamespaceScopes {
         (0..TOUCH_SHARDS).map(of_shard).min().unwrap_or(limit)
     }
 
-    /// The time up to which all mutations of all queues are in the log of their counters; none while it is not known. To be
-    /// read before the counters for which it is stated.
+    /// The time up to which all mutations of all queues are in the log of their counters; none while it is not known.
+    /// To be read before the counters for which it is stated.
     pub fn queues_reported_to(&self) -> Option<Timestamp> {
         let own = self.context.queues_reported_to();
         match &self.fleet {
@@ -100,8 +100,8 @@ impl NamespaceScopes {
         }
     }
 
-    /// Sends a rollup signal to whoever rolls the counter up, in this process or in another one. It never waits, and may be
-    /// lost.
+    /// Sends a rollup signal to the roller of the counter, in this process or in another one. It never waits, and may
+    /// be lost.
     pub fn signal(&self, scope: &NamespaceScope, counter: &Counter, oldest: Timestamp, newest: Timestamp) {
         let is_sent = self.fleet.as_ref().is_some_and(|fleet| fleet.membership.send_signal(counter, oldest, newest));
         if !is_sent {
@@ -266,8 +266,8 @@ impl NamespaceScope {
     }
 
     /// The lowest `as_of` that a read may state, given a limit that was read before. No event at or below it will be
-    /// acknowledged later. While the limit lies before the first slice, a server with a slow clock may still send an event
-    /// for an earlier slice.
+    /// acknowledged later. While the limit lies before the first slice, a server with a slow clock may still send an
+    /// event for an earlier slice.
     pub fn least_as_of(&self, limit: Timestamp) -> Timestamp {
         let first = self.first_time();
         if first <= limit { first } else { EPOCH }

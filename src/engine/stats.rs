@@ -149,7 +149,7 @@ impl QueueTimes {
     }
 }
 
-/// What this server did for counter rules.
+/// The counts of the work of this server for counter rules.
 #[derive(Default, Debug)]
 pub struct RuleCounts {
     /// Evaluations: one for each rule and round.
@@ -207,8 +207,8 @@ impl<T: Default, const MOST: usize> CountsBy<T, MOST> {
         }
     }
 
-    /// Returns the counts of a name that needs them now. If no place is free, it takes that of a name whose counts nobody has.
-    /// O(n).
+    /// Returns the counts of a name that needs them now. If no place is free, it takes that of a name whose counts no
+    /// caller has. O(n).
     pub fn claim(&self, name: &str) -> Arc<T> {
         let mut names = self.0.lock();
         if !names.contains_key(name) && names.len() >= MOST {

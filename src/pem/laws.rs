@@ -1,4 +1,4 @@
-//! What files of certificates and keys are told to be.
+//! The tests of what is reported of files of certificates and keys.
 
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
 

@@ -1,6 +1,6 @@
 //! Certificates and private keys in PEM form: the one place that judges what they hold, for servers and for clients.
 //!
-//! What is wrong is told as the end of a sentence that begins with the name of the file.
+//! A fault is reported as the end of a sentence that begins with the name of the file.
 
 use rustls::RootCertStore;
 use rustls::crypto::aws_lc_rs;
@@ -10,7 +10,7 @@ use rustls::server::ParsedCertificate;
 use rustls::sign::CertifiedKey;
 use webpki::EndEntityCert;
 
-/// What keeps a certificate and a private key from being used together.
+/// The fault that keeps a certificate and a private key from being used together.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum PairError {
     /// The file of the certificate is at fault.
@@ -43,8 +43,8 @@ pub fn authorities(bytes: &[u8]) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// A certificate with its chain and its private key, in the order in which they are shown: its own first, then the one that
-/// signed it, and so on. `name` stands for the certificate in what is told about the key.
+/// A certificate with its chain and its private key, in the order in which they are shown: its own first, then the one
+/// that signed it, and so on. `name` names the certificate in what is reported about the key.
 pub fn pair(certificate: &[u8], key: &[u8], name: &str) -> Result<CertifiedKey, PairError> {
     let chain = certificates(certificate).map_err(PairError::Certificate)?;
     let unusable = |error| PairError::Key(format!("has a private key that cannot be used: {error}"));
@@ -73,8 +73,8 @@ pub fn pair(certificate: &[u8], key: &[u8], name: &str) -> Result<CertifiedKey, 
     }
 }
 
-/// What is missing in a chain, if a certificate in it was not signed by the next one: who knows only the last authority cannot
-/// trust it. That the end of a chain is missing cannot be seen in it.
+/// The gap in a chain, if a certificate in it was not signed by the next one: a client that knows only the last
+/// authority cannot trust it. A missing end of a chain cannot be seen in it.
 pub fn gap(chain: &[CertificateDer<'static>]) -> Option<String> {
     let read = |at: usize| EndEntityCert::try_from(&chain[at]).ok();
     let is_gap = |at: &usize| match (read(at - 1), read(*at)) {
@@ -104,7 +104,7 @@ fn private_key(bytes: &[u8]) -> Result<PrivateKeyDer<'static>, String> {
     })
 }
 
-/// What a file without anything in PEM form may be in.
+/// The form that a file without anything in PEM form may have.
 fn form_of(bytes: &[u8]) -> &'static str {
     // DER and PKCS #12 begin with the tag of a sequence.
     match bytes.first() {

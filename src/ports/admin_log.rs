@@ -12,7 +12,7 @@ pub struct AdminAction {
     pub number: u64,
     /// When it was recorded.
     pub time: Timestamp,
-    /// Who did it, at most `ACTOR_BYTES_MAX`.
+    /// The caller that did it, at most `ACTOR_BYTES_MAX`.
     pub actor: String,
     /// The name of the call.
     pub action: String,
@@ -31,8 +31,8 @@ pub struct AdminAction {
 /// The acts of operators.
 ///
 /// Laws:
-/// 1. An act whose `append` was answered is listed, also after a restart of a durable log, until so many newer acts came
-///    that the log gives way at its oldest end.
+/// 1. An act whose `append` was answered is listed, also after a restart of a durable log, until so many newer acts
+///    came that the log yields at its oldest end.
 /// 2. `newest` lists acts by falling number. Acts are never changed, and never left out between two that are listed.
 #[async_trait]
 pub trait AdminLog: Send + Sync + 'static {

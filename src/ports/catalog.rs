@@ -23,7 +23,7 @@ pub trait CatalogEntry: Clone + Eq + Debug + Send + Sync + 'static {
     type Companion: Clone + Eq + Debug + Default + Send + Sync;
     /// The facts that the history keeps of a deletion; `()` for none.
     type Deletion: Clone + Eq + Debug + Default + Send + Sync;
-    /// Where a page of the history begins.
+    /// The place where a page of the history begins.
     type HistoryStart: Send;
 
     /// The id.

@@ -29,12 +29,12 @@ pub struct ReplicaLease {
 /// The cache. It may drop any value at any time. A failure counts as a miss and never makes a read fail.
 ///
 /// Laws:
-/// 1. `get` returns a filled value, the present value of the rollup store, or nothing. A value without `checked_at` is always
-///    the present value of the rollup store.
+/// 1. `get` returns a filled value, the present value of the rollup store, or nothing. A value without `checked_at` is
+///    always the present value of the rollup store.
 /// 2. A fill whose lease was taken before the last `delete` of the key changes nothing.
 /// 3. A fill with a lower `as_of` than the present value changes nothing.
-/// 4. After `delete` returned `true`, `get` returns no value that was filled under an earlier lease. After `false` this holds
-///    once `CLEAR_VISIBLE_WITHIN` has passed.
+/// 4. After `delete` returned `true`, `get` returns no value that was filled under an earlier lease. After `false` this
+///    holds once `CLEAR_VISIBLE_WITHIN` has passed.
 #[async_trait]
 pub trait CountCache: Send + Sync + 'static {
     /// Reads a value.

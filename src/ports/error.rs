@@ -5,7 +5,7 @@ use std::fmt;
 
 use tallystone_domain::Reason;
 
-/// What is said of a store that has lost its catalog, in the log and wherever health is asked for.
+/// The message about a store that has lost its catalog, in the log and wherever health is asked for.
 pub const CATALOG_LOST: &str = "STORE_LOST: the store has lost its catalog. What this server knows of it stays. Restore a \
                                 backup of the store; or restart the servers, which accepts the loss";
 
@@ -52,7 +52,7 @@ pub struct StoreError {
     pub op: &'static str,
     /// The address of the server that failed, HOST:PORT, if there is one that can be named.
     pub at: Option<Box<str>>,
-    /// What to do about it, for callers: sizes and names of settings, no data of others.
+    /// The advice on what to do about it, for callers: sizes and names of settings, no data of others.
     pub advice: Option<Box<str>>,
     /// The cause, if the store named one.
     pub source: Option<Box<dyn Error + Send + Sync>>,

@@ -16,8 +16,8 @@ pub struct NewEvent {
     pub event: Event,
 }
 
-/// A write until the outcome of its events is decided: its hold on closed timestamps and its rollup signals. Dropping it ends
-/// the hold, so the log owns it, never the waiting caller.
+/// A write until the outcome of its events is decided: its hold on closed timestamps and its rollup signals. Dropping
+/// it ends the hold, so the log owns it, never the waiting caller.
 pub trait AppendHold: Send + Sync {
     /// Whether the hold still keeps limits below its events. Once it does not, a verdict may have refused them.
     fn keeps_limits_back(&self) -> bool;
@@ -100,25 +100,25 @@ pub struct LogCapabilities {
 /// The event log. A row is ((counter), key) and one frozen cell: change and provenance.
 ///
 /// Laws:
-/// 1. When `append` acknowledges an item, its row is durable. Its counter is in the touch index at the step of its event
-///    time, and its name is listed. `RollupStore::read` returns a `last_write_time` at or above its time (except for
-///    tombstones) and, for a clear, a clear register at or above its key. In this order or all at once. The register names
-///    final clears only: an append raises it while its guard keeps limits back.
-/// 2. A key has one event for its lifetime: an append to a used key changes nothing. With `reports_existing` it returns the
-///    stored change. Two items of one call are two appends in their order: of items under one key, the later ones return
-///    the change of the first.
+/// 1. When `append` acknowledges an item, its row is durable. Its counter is in the touch index at the step of its
+///    event time, and its name is listed. `RollupStore::read` returns a `last_write_time` at or above its time (except
+///    for tombstones) and, for a clear, a clear register at or above its key. In this order or all at once. The
+///    register names final clears only: an append raises it while its guard keeps limits back.
+/// 2. A key has one event for its lifetime: an append to a used key changes nothing. With `reports_existing` it returns
+///    the stored change. Two items of one call are two appends in their order: of items under one key, the later ones
+///    return the change of the first.
 /// 3. An item refused with `EffectOutcome::NotApplied` left no trace. The other items of the call are unaffected.
-/// 4. `settle` leaves a row at the key: the existing event, or a tombstone. Its result is final: an append of the same key
-///    that is acknowledged later returns `Existing`, or loses to the tombstone. When it returns a clear, the clear register is
-///    at or above its key.
+/// 4. `settle` leaves a row at the key: the existing event, or a tombstone. Its result is final: an append of the same
+///    key that is acknowledged later returns `Existing`, or loses to the tombstone. When it returns a clear, the clear
+///    register is at or above its key.
 /// 5. `scan` returns exactly the rows of the range whose append or settle was acknowledged before the scan began (and
 ///    perhaps some in flight), each once, in order, up to the limit.
-/// 6. `tail` returns the mutations above `after` that were acknowledged before the call (and perhaps some in flight), or
-///    `Unknown`.
+/// 6. `tail` returns the mutations above `after` that were acknowledged before the call (and perhaps some in flight),
+///    or `Unknown`.
 /// 7. No read returns rows of a dropped slice.
 /// 8. A failed read is an error, never a shorter answer.
-/// 9. The log drops the guard once every event of the call is durable and readable, or was refused before execution. It does
-///    so not earlier, and also if the caller no longer waits.
+/// 9. The log drops the guard once every event of the call is durable and readable, or was refused before execution. It
+///    does so not earlier, and also if the caller no longer waits.
 /// 10. An append or settle at a time that no slice row covers, or in a dropped slice, is refused with `Conflict` and
 ///    `NotApplied`. Reads of such times return nothing.
 #[async_trait]
@@ -126,8 +126,8 @@ pub trait EventLog: Send + Sync + 'static {
     /// The promises of the engine beyond the laws.
     fn capabilities(&self) -> LogCapabilities;
 
-    /// Appends events. Each has its own outcome, in the order of the call, and is durable before this returns. Every event
-    /// lies above the published limit of its dataset; at or below it, only `settle` writes.
+    /// Appends events. Each has its own outcome, in the order of the call, and is durable before this returns. Every
+    /// event lies above the published limit of its dataset; at or below it, only `settle` writes.
     ///
     /// The write continues if the caller stops waiting after the first poll.
     async fn append(
@@ -150,8 +150,8 @@ pub trait EventLog: Send + Sync + 'static {
     /// Sums the newest events of a counter from memory; never reads storage.
     fn tail(&self, dataset: DatasetId, counter: &Counter, after: Timestamp) -> TailLookup;
 
-    /// Reads rows of a whole slice, beyond the given row. The rows of a counter are contiguous and ordered by key. The order
-    /// of counters is up to the store, and the same each time.
+    /// Reads rows of a whole slice, beyond the given row. The rows of a counter are contiguous and ordered by key. The
+    /// order of counters is up to the store, and the same each time.
     async fn scan_slice(
         &self,
         dataset: DatasetId,

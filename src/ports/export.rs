@@ -10,11 +10,11 @@ use tallystone_domain::time::Timestamp;
 ///
 /// Laws:
 /// 1. `begin` discards the remains of an unfinished export of the same slice.
-/// 2. After `finish` the export is durable and complete, and is never replaced. An export of the same name with other rows,
-///    such as that of another store, gets a file of its own. One with the same rows is the same export.
+/// 2. After `finish` the export is durable and complete, and is never replaced. An export of the same name with other
+///    rows, such as that of another store, gets a file of its own. One with the same rows is the same export.
 ///
-/// A sink knows slices only by name, so it cannot say whether a slice of a store was exported. The store exports a slice
-/// directly before it drops it, again if necessary.
+/// A sink knows slices only by name, so it cannot say whether a slice of a store was exported. The store exports a
+/// slice directly before it drops it, again if necessary.
 #[async_trait]
 pub trait ExportSink: Send + Sync + 'static {
     /// Begins an export.

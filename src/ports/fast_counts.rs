@@ -84,9 +84,9 @@ impl FastAddOutcome {
 /// 4. A value beyond 64 bits saturates, or wraps around on a store that adds modulo 2^64. The store says which.
 /// 5. No value survives a restart of the store, and any value may be evicted under memory pressure.
 /// 6. A failure says whether the add may have happened. Such an add is never sent again.
-/// 7. With `remembers_tokens`, an add adds nothing if an earlier add of the counter had the same token within that time. An
-///    add with an unknown outcome may be lost: its token may be recorded without its delta. If the caller of an add goes
-///    away, the add still counts, or its token is not recorded.
+/// 7. With `remembers_tokens`, an add adds nothing if an earlier add of the counter had the same token within that
+///    time. An add with an unknown outcome may be lost: its token may be recorded without its delta. If the caller of
+///    an add goes away, the add still counts, or its token is not recorded.
 #[async_trait]
 pub trait FastCounts: Send + Sync + 'static {
     /// The variants of the laws that the store keeps.

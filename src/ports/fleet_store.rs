@@ -21,9 +21,9 @@ pub enum ReadReplicas {
 /// Laws:
 /// 1. A frontier never goes back. Every `frontier` that begins after a raise returns at least the raised value.
 /// 2. `Touches::touched` returns an acknowledged mark in the step of its time.
-/// 3. `seal` is a compare-and-set: it changes the sealed value only if it equals the expected one, and returns whether the
-///    new value is now stored. `RollupStore::read` returns the sealed value until a checkpoint with its number of repairs
-///    is put.
+/// 3. `seal` is a compare-and-set: it changes the sealed value only if it equals the expected one, and returns whether
+///    the new value is now stored. `RollupStore::read` returns the sealed value until a checkpoint with its number of
+///    repairs is put.
 /// 4. The sealed time of a shard never goes back. Every `sealed_to` that begins after a put returns at least its value.
 #[async_trait]
 pub trait FleetStore: Send + Sync + 'static {
@@ -42,8 +42,8 @@ pub trait FleetStore: Send + Sync + 'static {
         time: Timestamp,
     ) -> Result<(), StoreError>;
 
-    /// Reads the events of a whole time bucket, in the order of their keys. None if its slice was dropped. Cost: O(events).
-    /// With all copies it fails while any replica is away.
+    /// Reads the events of a whole time bucket, in the order of their keys. None if its slice was dropped. Cost:
+    /// O(events). With all copies it fails while any replica is away.
     async fn bucket(
         &self,
         dataset: DatasetId,

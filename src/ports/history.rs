@@ -37,8 +37,8 @@ pub struct QueueShards {
 ///
 /// Laws:
 /// 1. `decode` returns what `encode` was given. The encoding has at most `REGISTER_BYTES_MAX` bytes.
-/// 2. A register of a build with fewer rows of the transition table is read with 0 for the others. Of other bytes, and of a
-///    build with more rows, `decode` returns `None`; it never panics.
+/// 2. A register of a build with fewer rows of the transition table is read with 0 for the others. Of other bytes, and
+///    of a build with more rows, `decode` returns `None`; it never panics.
 pub trait RegisterCodec: Send + Sync + 'static {
     /// Encodes a register. O(rows of the table).
     fn encode(&self, register: &AuditRegister) -> Box<[u8]>;
@@ -47,7 +47,7 @@ pub trait RegisterCodec: Send + Sync + 'static {
     fn decode(&self, bytes: &[u8]) -> Option<AuditRegister>;
 }
 
-/// What a history store holds.
+/// The usage of a history store.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct HistoryUsage {
     /// Bytes on disk, if the store knows them.
@@ -62,17 +62,18 @@ pub struct HistoryUsage {
 ///
 /// Laws:
 /// 1. Rows are named by shard and position. Writing a batch again changes nothing, alone or with others between.
-/// 2. The cursor of a shard is the greatest that was written, by epoch and position. It is durable no earlier than the rows
-///    and gaps of its batch.
+/// 2. The cursor of a shard is the greatest that was written, by epoch and position. It is durable no earlier than the
+///    rows and gaps of its batch.
 /// 3. `trace` returns every written row of a message above a position, in the order of positions, up to the limit.
-/// 4. `lives` returns the keys of the messages that were enqueued under an id, the newest enqueue first, up to the limit.
+/// 4. `lives` returns the keys of the messages that were enqueued under an id, the newest enqueue first, up to the
+///    limit.
 /// 5. `find` returns the rows with a term (`HistoryTerm::of`) that lie before a row, newest first by
 ///    (time, shard, position), each once, up to the limit.
 /// 6. `last` returns the row of each message with the greatest position, in the order of the keys; `None` for a message
 ///    without rows.
 /// 7. `gaps` returns the gaps of a queue, newest first by `to_time`, up to the limit.
-/// 8. Rows and gaps leave only by age, or because the store exceeds its size; then the oldest leave first. `starts_at` is a
-///    time from which on no row has left; `None` if none ever left.
+/// 8. Rows and gaps leave only by age, or because the store exceeds its size; then the oldest leave first. `starts_at`
+///    is a time from which on no row has left; `None` if none ever left.
 /// 9. Rows of one queue are never returned for another. A read sees every batch that was answered before it began.
 #[async_trait]
 pub trait HistoryStore: Send + Sync + 'static {
@@ -97,8 +98,8 @@ pub trait HistoryStore: Send + Sync + 'static {
     /// Finds the messages that had an id. Cost: O(limit).
     async fn lives(&self, queue: QueueId, id: &MessageId, limit: usize) -> Result<Vec<MessageKey>, StoreError>;
 
-    /// Finds rows by a term, newest first. Cost: O(limit + shards); the embedded store also reads the rows of the term in the
-    /// second of `before`.
+    /// Finds rows by a term, newest first. Cost: O(limit + shards); the embedded store also reads the rows of the term
+    /// in the second of `before`.
     async fn find(
         &self,
         queue: QueueShards,
@@ -113,8 +114,8 @@ pub trait HistoryStore: Send + Sync + 'static {
     /// The time from which on no row has left.
     async fn starts_at(&self) -> Result<Option<Timestamp>, StoreError>;
 
-    /// Lets rows leave that are older than a time, in whole storage periods; and the oldest periods while the store exceeds
-    /// its size. A store whose rows leave by themselves does nothing.
+    /// Lets rows leave that are older than a time, in whole storage periods; and the oldest periods while the store
+    /// exceeds its size. A store whose rows leave by themselves does nothing.
     async fn trim(&self, before: Timestamp) -> Result<(), StoreError>;
 
     /// The size of the store. Never blocks.

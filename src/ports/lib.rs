@@ -1,8 +1,8 @@
 //! The interfaces between the engine and stores, caches and clocks. Each port's doc comment is a contract with numbered
 //! laws; `tests/conformance` runs every law on every backend under those numbers.
 //!
-//! No vendor type crosses a port. Any task may call any method at any time. A method that is not async blocks its caller no
-//! longer than a point read of local storage.
+//! No vendor type crosses a port. Any task may call any method at any time. A method that is not async blocks its
+//! caller no longer than a point read of local storage.
 
 #![warn(missing_docs)]
 
@@ -137,11 +137,11 @@ pub struct QueueStores {
     pub outbox: Arc<dyn ShardOutbox>,
     /// The catalog.
     pub catalog: Arc<dyn QueueCatalog>,
-    /// What servers share beside it; none where one process owns the store.
+    /// The parts that servers share besides these; none where one process owns the store.
     pub shared: Option<SharedQueues>,
 }
 
-/// What the servers of one queue store share beside shards and catalog. Cheap to clone.
+/// The parts that the servers of one queue store share besides shards and catalog. Cheap to clone.
 #[derive(Clone)]
 pub struct SharedQueues {
     /// The members.

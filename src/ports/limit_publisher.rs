@@ -6,8 +6,8 @@ use crate::StoreError;
 use tallystone_domain::counter::DatasetId;
 use tallystone_domain::time::Timestamp;
 
-/// The published limit of each dataset. In one process the limit follows its closed timestamp; in a fleet it follows those
-/// of all members.
+/// The published limit of each dataset. In one process the limit follows its closed timestamp; in a fleet it follows
+/// those of all members.
 ///
 /// Laws:
 /// 1. `publish` returns a limit at or below the closed timestamp of every live writer, this one included.

@@ -8,8 +8,8 @@ use tallystone_domain::fleet::{Heartbeat, MemberId};
 /// The members of a fleet.
 ///
 /// Laws:
-/// 1. Every `members` that begins after an acknowledged heartbeat returns it, until one with a greater number exists or the
-///    member is removed. Of two heartbeats the greater number stays, whatever the order of arrival.
+/// 1. Every `members` that begins after an acknowledged heartbeat returns it, until one with a greater number exists or
+///    the member is removed. Of two heartbeats the greater number stays, whatever the order of arrival.
 /// 2. A removed member is not listed again, even if more of its heartbeats arrive.
 #[async_trait]
 pub trait Membership: Send + Sync + 'static {

@@ -2,8 +2,8 @@
 //!
 //! A list belongs to what it measures. The metrics page shows the rows in their order.
 
-/// A metric of a `T`: the name (of a count without `_total`), the help, and how it is read. A name that ends with `_seconds` or
-/// `_bytes` says the unit.
+/// A metric of a `T`: the name (of a count without `_total`), the help, and how it is read. A name that ends with
+/// `_seconds` or `_bytes` says the unit.
 pub type Metric<T> = (&'static str, &'static str, MetricValue<T>);
 
 /// How a metric is read from a `T`.
@@ -39,7 +39,7 @@ impl LabelledCounts {
     }
 }
 
-/// What a histogram has observed.
+/// The observations of a histogram.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct HistogramReading {
     /// The sum of all values.

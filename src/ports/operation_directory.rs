@@ -9,7 +9,7 @@ use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkOperation};
 use tallystone_domain::queue::name::{QueueId, QueueName};
 use tallystone_domain::time::Timestamp;
 
-/// Who began an operation.
+/// The caller that began an operation.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct OperationAuthor {
     /// As people are told; empty if that is not known.
@@ -32,7 +32,7 @@ pub struct OperationRow {
     pub queue: QueueId,
     /// The name that the queue had at the start.
     pub name: QueueName,
-    /// What it does.
+    /// The work that it does.
     pub work: BulkOperation,
     /// The sequence of each shard at the start: later messages are not touched.
     pub through: Vec<u64>,
@@ -46,7 +46,7 @@ pub struct OperationRow {
     pub total: u64,
     /// The start, by wall time. It is the same in all versions.
     pub began: Timestamp,
-    /// Who began it.
+    /// The caller that began it.
     pub author: OperationAuthor,
     /// The member that runs it; none if its server has stopped.
     pub runner: Option<MemberId>,
@@ -81,19 +81,19 @@ pub enum OperationOutcome {
     },
 }
 
-/// The rows of operations that servers share. They may be lost with the store: an operation is then forgotten, and what it did
-/// stays done.
+/// The rows of operations that servers share. They may be lost with the store: an operation is then forgotten, and what
+/// it did stays done.
 ///
 /// Laws:
-/// 1. `put` stores a row if its version is one more than that of the stored row of its id, or 1 where there is none, and
-///    answers whether it did. Of several servers that put one version, exactly one is told so.
-/// 2. `get` and `running` see every row whose `put` was answered before they began. `running` returns exactly the rows without
-///    an end, in any order.
+/// 1. `put` stores a row if its version is one more than that of the stored row of its id, or 1 where there is none,
+///    and answers whether it did. Of several servers that put one version, exactly one gets the answer that it did.
+/// 2. `get` and `running` see every row whose `put` was answered before they began. `running` returns exactly the rows
+///    without an end, in any order.
 /// 3. `forget` removes exactly the rows that ended before a time. Their ids are free then.
-/// 4. `of_queue` returns the rows of a queue that are no dry runs, newest start first, those of one start by their ids downwards:
-///    those behind a place, at most so many. O(rows returned).
-/// 5. At most `OPERATIONS_MAX` rows are kept. A new one makes the row leave that ended longest ago; if none has ended, it is
-///    refused with `Busy` and `NotApplied`.
+/// 4. `of_queue` returns the rows of a queue that are no dry runs, newest start first, those of one start by their ids
+///    downwards: those behind a place, at most so many. O(rows returned).
+/// 5. At most `OPERATIONS_MAX` rows are kept. A new one makes the row leave that ended longest ago; if none has ended,
+///    it is refused with `Busy` and `NotApplied`.
 #[async_trait]
 pub trait OperationDirectory: Send + Sync + 'static {
     /// Stores the next version of a row.

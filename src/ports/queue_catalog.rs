@@ -73,14 +73,15 @@ impl CatalogEntry for CatalogQueue {
 /// The catalog of queues.
 ///
 /// Laws, beyond those of `Catalog`:
-/// 1. `load` returns queues in the order of names. Among changes of one time, `history` returns the higher version first.
-/// 2. `saved_request` returns the request of the last `save_request` of the queue and token, durably, at least until the time
-///    of the request is over.
+/// 1. `load` returns queues in the order of names. Among changes of one time, `history` returns the higher version
+///    first.
+/// 2. `saved_request` returns the request of the last `save_request` of the queue and token, durably, at least until
+///    the time of the request is over.
 /// 3. `lease_key` returns the key of its first call, durably: a store has one key for its lifetime.
 #[async_trait]
 pub trait QueueCatalog: Catalog<CatalogQueue> {
-    /// Saves a request. Requests whose time is over at `now` may be evicted for it. If too many requests are still within
-    /// their time, it is refused with `Busy` and `NotApplied`.
+    /// Saves a request. Requests whose time is over at `now` may be evicted for it. If too many requests are still
+    /// within their time, it is refused with `Busy` and `NotApplied`.
     async fn save_request(&self, request: QueueRequest, now: Timestamp) -> Result<(), StoreError>;
 
     /// Reads a request.

@@ -10,20 +10,20 @@ pub struct QueueMemory {
     pub used: ShardMemory,
     /// The bytes beyond which no message is taken.
     pub limit_bytes: u64,
-    /// What gives this bound.
+    /// The source of this bound.
     pub limited_by: MemoryLimit,
 }
 
-/// What bounds the memory of queues.
+/// The source of the bound on the memory of queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MemoryLimit {
     /// The setting `queues.memory_bytes`.
     Setting,
     /// The memory of the whole process, which has less left.
     Process {
-        /// What the process takes, caches and buffers included, pages of files not.
+        /// The bytes that the process takes, caches and buffers included, pages of files not.
         taken_bytes: u64,
-        /// What the machine or its control group has for it.
+        /// The bytes that the machine or its control group has for it.
         may_take_bytes: u64,
     },
 }
@@ -45,7 +45,7 @@ impl QueueMemory {
         self.used_percent() >= MEMORY_TOLD_FROM_PERCENT
     }
 
-    /// What takes the most, and its share of all in percent.
+    /// The part that takes the most, and its share of all in percent.
     pub fn largest_part(&self) -> (MemoryPart, u64) {
         let part = self.used.largest_part();
         (part, part.bytes.saturating_mul(100) / self.used.total().max(1))

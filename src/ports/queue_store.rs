@@ -53,8 +53,8 @@ pub struct MessageBody {
 pub struct ShardCommand {
     /// The command.
     pub command: Command,
-    /// The body of the message of an enqueue; of an update with a payload the payload alone, since type and trace context stay.
-    /// Ignored beside other commands.
+    /// The body of the message of an enqueue; of an update with a payload the payload alone, since type and trace
+    /// context stay. Ignored with other commands.
     pub body: MessageBody,
 }
 
@@ -82,17 +82,18 @@ pub struct StoredMessage {
 /// The status of a shard at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShardStatus {
-    /// Grows with every command that changes the shard, whichever server sent it, and does not go back while the store is
-    /// open. Of two statuses the one with the lower step is older.
+    /// Grows with every command that changes the shard, whichever server sent it, and does not go back while the store
+    /// is open. Of two statuses the one with the lower step is older.
     pub step: u64,
     /// Messages of each state, in the order of `State::ALL`.
     pub messages: [u64; MessageState::ALL.len()],
-    /// How often a message became pending, or stayed so by an update. It is part of the shard, so all servers agree on it.
+    /// How often a message became pending, or stayed so by an update. It is part of the shard, so all servers agree on
+    /// it.
     pub arrived: u64,
     /// The best priority among pending messages.
     pub head: Option<i64>,
-    /// Since when the best of them has its place among messages of the same priority: the time of its arrival, by the shard's
-    /// time. It decides between shards whose best messages have equal priorities.
+    /// Since when the best of them has its place among messages of the same priority: the time of its arrival, by the
+    /// shard's time. It decides between shards whose best messages have equal priorities.
     pub head_arrived: Option<Timestamp>,
     /// The age of the oldest ready message, to the second.
     pub ready_for: Option<Duration>,
@@ -102,8 +103,8 @@ pub struct ShardStatus {
     pub settings_version: u64,
     /// The time until the next change without a command; none if there will be none.
     pub next_event_in: Option<Duration>,
-    /// Whether that change is no more than the end of a retention, so that nobody waits for it. A store that does not tell says
-    /// no.
+    /// Whether that change is no more than the end of a retention, so that no caller waits for it. A store that does
+    /// not know says no.
     pub only_retention: bool,
     /// The bytes that the shard takes in the memory of this process; 0 where its store keeps it elsewhere.
     pub memory_bytes: u64,
@@ -154,25 +155,26 @@ pub type FilteredDepth = Result<[u64; MessageState::ALL.len()], UndeclaredFilter
 
 /// A receiver of the news of shards.
 pub trait QueueListener: Send + Sync + 'static {
-    /// Receives the status of a shard. Called from any thread; must not block. Calls may come late and out of order: the
-    /// step says which status is newer.
+    /// Receives the status of a shard. Called from any thread; must not block. Calls may come late and out of order:
+    /// the step says which status is newer.
     fn changed(&self, shard: ShardId, view: ShardStatus);
 
-    /// Receives the key of a running message whose cancellation was requested. Called from any thread; must not block. The
-    /// worker also hears of it when it extends its lease or sends a heartbeat, so it may be lost.
+    /// Receives the key of a running message whose cancellation was requested. Called from any thread; must not block.
+    /// The worker also hears of it when it extends its lease or sends a heartbeat, so it may be lost.
     fn cancel_requested(&self, _shard: ShardId, _key: MessageKey) {}
 
-    /// Receives what a store has lost of a shard: it came back with fewer steps than this process was answered. Called once for
-    /// each loss, from any thread; must not block.
+    /// Receives what a store has lost of a shard: it came back with fewer steps than this process was answered. Called
+    /// once for each loss, from any thread; must not block.
     fn work_lost(&self, _shard: ShardId, _lost: LostWork) {}
 
-    /// Whether dequeues wait here for messages of a shard, so that its status matters. Called from any thread; must not block.
+    /// Whether dequeues wait here for messages of a shard, so that its status matters. Called from any thread; must not
+    /// block.
     fn awaits(&self, _shard: ShardId) -> bool {
         false
     }
 }
 
-/// Where an id is one message.
+/// The scope in which an id is one message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IdScope {
     /// In its queue, in whatever shard.
@@ -181,7 +183,7 @@ pub enum IdScope {
     Shard,
 }
 
-/// What a store has of the body of a message that is completed or canceled.
+/// The part of the body that a store has of a message that is completed or canceled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum FinishedBodies {
     /// All of it.
@@ -190,25 +192,26 @@ pub enum FinishedBodies {
     WithoutPayload,
 }
 
-/// What a store offers of the laws of its ports, where stores differ.
+/// The parts of the laws of its ports that a store offers, where stores differ.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ShardCapabilities {
     /// Whether the answer to a command that was applied can be lost on its way, so that its effect is unknown.
     pub answers_may_be_lost: bool,
-    /// Where an id is one message: law 11 holds for `IdScope::Queue` only.
+    /// The scope in which an id is one message: law 11 holds for `IdScope::Queue` only.
     pub ids: IdScope,
-    /// What is left of the body of a message that is completed or canceled: law 4 holds as far as this says.
+    /// The part that is left of the body of a message that is completed or canceled: law 4 holds as far as this says.
     pub finished_bodies: FinishedBodies,
     /// How exactly the age of the oldest ready message is known.
     pub ready_age_precision: Duration,
     /// The most leases that one heartbeat confirms; the others keep their own ends until the next one.
     pub heartbeat_leases: usize,
-    /// Whether `durability` is that of the moment: it may change while the store is open, and law 12 holds for each moment.
+    /// Whether `durability` is that of the moment: it may change while the store is open, and law 12 holds for each
+    /// moment.
     pub durability_may_fall: bool,
 }
 
 impl ShardCapabilities {
-    /// Those of a store that narrows no law.
+    /// The capabilities of a store that narrows no law.
     pub const WHOLE: Self = Self {
         answers_may_be_lost: false,
         ids: IdScope::Queue,
@@ -222,43 +225,46 @@ impl ShardCapabilities {
 /// The shards of all queues, as commands change them. Their store also answers [`ShardReader`] and [`QueueTime`].
 ///
 /// Laws of the three ports:
-/// 1. A command is one atomic step of its shard: shards are linearizable, and the commands of one call are steps in their
-///    order. Its answer comes when the step is durable.
-/// 2. A shard answers as `domain::queue::Shard` does (except for law 11), at the store's time of the step. That time never
-///    goes backwards, even across restarts. A store outside this process that was restarted lets nothing expire for 15 s, and
-///    gives out nothing of an exclusive queue for as long if it may have lost work. The next event of a status may be told too
-///    early, never too late.
+/// 1. A command is one atomic step of its shard: shards are linearizable, and the commands of one call are steps in
+///    their order. Its answer comes when the step is durable.
+/// 2. A shard answers as `domain::queue::Shard` does (except for law 11), at the store's time of the step. That time
+///    never goes backwards, even across restarts. A store outside this process that was restarted lets nothing expire
+///    for 15 s, and gives out nothing of an exclusive queue for as long if it may have lost work. The next event of a
+///    status may be reported too early, never too late.
 /// 3. A command refused with `EffectOutcome::NotApplied` left no trace. The other commands of its call are unaffected.
 /// 4. A message has the body of its first enqueue, byte by byte, for as long as it exists. The body of a repeated or
-///    refused enqueue is not kept. If the store's `capabilities` say so, the payload goes when the message is completed or
-///    canceled: readers then show it as empty, beside its size. An errored message keeps its body, because it may be redriven.
-/// 5. `create` makes empty shards, all or none, durably. Of an id that exists it changes nothing; of one that was dropped
-///    it is a `Conflict`.
-/// 6. After `drop_queue` every command and read of the queue is refused with `Conflict` and `NotApplied`, as for a queue
-///    that never existed. Its messages and bodies are deleted in the end. Dropping an unknown queue changes nothing.
-/// 7. Every listener receives the status of a shard after each command of this process that changed it, before that command is
-///    answered. After a command of another process the status may come late or not at all. Statuses may be merged: the
-///    newest counts. The same holds for `cancel_requested`, in the step that notes the request, and it is not merged.
+///    refused enqueue is not kept. If the store's `capabilities` say so, the payload goes when the message is completed
+///    or canceled: readers then show it as empty, with its size. An errored message keeps its body, because it may be
+///    redriven.
+/// 5. `create` makes empty shards, all or none, durably. Of an id that exists it changes nothing; of one that was
+///    dropped it is a `Conflict`.
+/// 6. After `drop_queue` every command and read of the queue is refused with `Conflict` and `NotApplied`, as for a
+///    queue that never existed. Its messages and bodies are deleted in the end. Dropping an unknown queue changes
+///    nothing.
+/// 7. Every listener receives the status of a shard after each command of this process that changed it, before that
+///    command is answered. After a command of another process the status may come late or not at all. Statuses may be
+///    merged: the newest counts. The same holds for `cancel_requested`, in the step that notes the request, and it is
+///    not merged.
 /// 8. A read sees every step that was answered before it began. A failed read is an error, never a shorter answer.
 /// 9. With no room left, enqueues are refused with `ShardCapacity` and `NotApplied`; what takes messages out goes on.
-/// 10. `queues` answers exactly the queues that were created and not dropped, each with the time of its creation, durably: the
-///     time of a step that came then.
-/// 11. Unless the store's `capabilities` say that an id belongs to its shard, it is one message of its queue, in whatever
-///     shard: an enqueue of an id that another shard has, or whose token another shard keeps the answer to, is refused with
-///     `TokenReused`, if anything but the id routed either of the two.
-/// 12. `durability` promises no more than holds for every answer. It does not change while the store is open, unless the
-///     `capabilities` say that it is that of the moment.
-/// 13. `clock` is the time of a step that came now, and changes nothing. `reset_clock` does nothing unless the age of tokens
-///     is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next step on, and
-///     tokens of before the time that it answers are refused as too old, durably.
-/// 19. The settings of a shard never go back, durably: a version that is not above that of the shard changes nothing, and is
-///     answered as if it had. `create` states the first version.
+/// 10. `queues` answers exactly the queues that were created and not dropped, each with the time of its creation,
+///     durably: the time of a step that came then.
+/// 11. Unless the store's `capabilities` say that an id belongs to its shard, it is one message of its queue, in
+///     whatever shard: an enqueue of an id that another shard has, or whose token another shard keeps the answer to, is
+///     refused with `TokenReused`, if anything but the id routed either of the two.
+/// 12. `durability` promises no more than holds for every answer. It does not change while the store is open, unless
+///     the `capabilities` say that it is that of the moment.
+/// 13. `clock` is the time of a step that came now, and changes nothing. `reset_clock` does nothing unless the age of
+///     tokens is judged by a time more than a minute ahead of wall time; then it is judged by wall time from the next
+///     step on, and tokens of before the time that it answers are refused as too old, durably.
+/// 19. The settings of a shard never go back, durably: a version that is not above that of the shard changes nothing,
+///     and is answered as if it had. `create` states the first version.
 #[async_trait]
 pub trait ShardStore: Send + Sync + 'static {
     /// The durability of an answer; none where queues end with the process.
     fn durability(&self) -> Option<Durability>;
 
-    /// Where this store narrows the laws. It does not change while the store is open.
+    /// The laws that this store narrows, and how. They do not change while the store is open.
     fn capabilities(&self) -> ShardCapabilities {
         ShardCapabilities::WHOLE
     }
@@ -277,8 +283,8 @@ pub trait ShardStore: Send + Sync + 'static {
     /// All queues, in the order of their ids.
     async fn queues(&self) -> Result<Vec<CreatedQueue>, StoreError>;
 
-    /// Applies commands to a shard, each with its own answer, in the order of the call. The commands continue if the caller
-    /// stops waiting after the first poll.
+    /// Applies commands to a shard, each with its own answer, in the order of the call. The commands continue if the
+    /// caller stops waiting after the first poll.
     async fn apply(&self, shard: ShardId, commands: Vec<ShardCommand>) -> Vec<Result<ShardAnswer, StoreError>>;
 
     /// Adds a listener. It first receives the status of every shard, before any later call is answered.
@@ -306,8 +312,8 @@ pub trait ShardReader: Send + Sync + 'static {
     /// Reads the totals of a shard, the sequence of its newest message, and its view.
     async fn totals(&self, shard: ShardId) -> Result<ShardTotals, StoreError>;
 
-    /// Counts the messages of a shard that meet a filter, by state in the order of `State::ALL`: exact, and answered for
-    /// declared shapes that are filled only.
+    /// Counts the messages of a shard that meet a filter, by state in the order of `State::ALL`: exact, and answered
+    /// for declared shapes that are filled only.
     async fn depth(&self, shard: ShardId, filter: Filter) -> Result<FilteredDepth, StoreError>;
 
     /// Reads the sessions of a shard, at most `SESSIONS_MAX`.
@@ -355,7 +361,7 @@ impl ShardReport {
     }
 }
 
-/// What lists of queues show of a shard.
+/// The view of a shard that lists of queues show.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardGlance {
     /// The place of the newest row.
@@ -371,7 +377,7 @@ pub struct ShardGlance {
 }
 
 impl ShardGlance {
-    /// What is shown of a shard with this status; none at the known position.
+    /// The glance at a shard with this status; none at the known position.
     pub fn of(shard: &Shard, view: ShardStatus, known: Option<RowPosition>) -> Option<Self> {
         (known != Some(shard.position())).then(|| Self {
             position: shard.position(),
@@ -405,17 +411,18 @@ pub struct OutboxUsage {
 
 /// The outboxes of shards: rows that the history has not taken over yet.
 ///
-/// Laws, beside 1, 2 and 8 of [`ShardStore`]:
-/// 14. `report` returns the totals at one position, and of the counts by value and by signature at least those that changed
-///     after the asked position. Two reports at one position have equal counts.
-/// 15. Each row that a command applied to a shard is in its outbox, in the step that applied it, if the settings keep its
-///     history. It leaves by `forget_outbox`, or because the outboxes together are too large; then the oldest of the largest
-///     leave first. Commands are never refused for it.
+/// Laws, besides 1, 2 and 8 of [`ShardStore`]:
+/// 14. `report` returns the totals at one position, and of the counts by value and by signature at least those that
+///     changed after the asked position. Two reports at one position have equal counts.
+/// 15. Each row that a command applied to a shard is in its outbox, in the step that applied it, if the settings keep
+///     its history. It leaves by `forget_outbox`, or because the outboxes together are too large; then the oldest of
+///     the largest leave first. Commands are never refused for it.
 /// 16. The positions of a shard are 1, 2, 3 and so on in an epoch, and go on across restarts.
-/// 17. The outbox of a dropped queue stays until it is forgotten or gives way. `outboxes` lists every shard that has rows.
+/// 17. The outbox of a dropped queue stays until it is forgotten, or leaves because the outboxes together are too
+///     large. `outboxes` lists every shard that has rows.
 /// 18. A store recounts the levels of each shard when it is opened. They equal those of the counts.
-/// 20. `glance` answers what `report` and `totals` say, and none if the shard is at the known position. It costs no more than
-///     they do, and no more than one plain read at the known position.
+/// 20. `glance` answers what `report` and `totals` say, and none if the shard is at the known position. It costs no
+///     more than they do, and no more than one plain read at the known position.
 #[async_trait]
 pub trait ShardOutbox: Send + Sync + 'static {
     /// Reads the counts of a shard. `since` is the position of an earlier report; without one all counts are returned.
@@ -443,7 +450,8 @@ pub trait QueueTime: Send + Sync + 'static {
     /// Reads the times of a step that came now.
     async fn clock(&self) -> Result<StepTime, StoreError>;
 
-    /// Judges the age of tokens by wall time again. Returns the time from which tokens are accepted, if a reset was needed.
+    /// Judges the age of tokens by wall time again. Returns the time from which tokens are accepted, if a reset was
+    /// needed.
     async fn reset_clock(&self) -> Result<Option<Timestamp>, StoreError>;
 }
 

@@ -29,7 +29,7 @@ pub enum RuleChange {
     Remove(RuleName, RuleStamp),
 }
 
-/// What a change is decided on.
+/// The state on which a change is decided.
 #[derive(Clone, Copy, Debug)]
 pub struct RulesBefore<'a> {
     /// The rule of the name.
@@ -50,8 +50,8 @@ impl RuleChange {
         }
     }
 
-    /// The rule after the change, none if it is removed; or why the change is refused. It is the one decision behind laws 1
-    /// to 4 and 6, for every engine.
+    /// The rule after the change, none if it is removed; or why the change is refused. It is the one decision behind
+    /// laws 1 to 4 and 6, for every engine.
     pub fn decide(&self, before: RulesBefore<'_>, op: &'static str) -> Result<Option<Rule>, StoreError> {
         let refuse = |kind, why: String| Err(StoreError::not_applied(kind, op).with_source(why));
         let stamp = match self {
@@ -83,15 +83,15 @@ impl RuleChange {
 /// The rules of a store. Servers may share it.
 ///
 /// Laws:
-/// 1. `create` keeps the rule durably and answers it, at version 1 with empty progress. If the name is taken, it changes
-///    nothing: `Conflict`.
+/// 1. `create` keeps the rule durably and answers it, at version 1 with empty progress. If the name is taken, it
+///    changes nothing: `Conflict`.
 /// 2. `create` gives a generation above those of all rules that were ever removed; the first rule of a store gets 1. So
 ///    rules of one name never have a generation in common.
 /// 3. `update` replaces a rule that still has the stamp, durably, and raises the version by 1. Otherwise it changes
 ///    nothing: `Conflict`. Of concurrent updates of one stamp, one succeeds.
 /// 4. `remove` removes a rule that still has the stamp, durably. Otherwise it changes nothing: `Conflict`.
-/// 5. `list` and `get` answer every rule as its last acknowledged change left it, also one of another server; `list` in the
-///    order of names.
+/// 5. `list` and `get` answer every rule as its last acknowledged change left it, also one of another server; `list` in
+///    the order of names.
 /// 6. A store keeps at most `RULES_MAX` rules. A `create` beyond them is `Busy` and `NotApplied`.
 ///
 /// Retry: after an unknown outcome, read the rule again. A change of a stamp that is gone is never applied later.

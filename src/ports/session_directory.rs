@@ -63,7 +63,7 @@ pub struct SessionEnds {
 pub struct SessionRowPage {
     /// The rows.
     pub rows: Vec<SessionRow>,
-    /// Where the next page begins; none after the last.
+    /// The place where the next page begins; none after the last.
     pub next: Option<u64>,
     /// The directory's time of the read.
     pub at: Timestamp,
@@ -72,26 +72,28 @@ pub struct SessionRowPage {
 /// The sessions of all servers of a store.
 ///
 /// `domain::queue::session_rows` defines what a step does to a row. Laws:
-/// 1. Each method is one atomic step, at a time of the directory that never goes back, and durable when it is answered. A
-///    step on one session costs O(1) round trips and reads no other session, except `open`, which also ends the one of its
-///    label.
-/// 2. Of the sessions of one label at most one has not ended. `open` ends the earlier one as replaced in the same step, and
-///    answers it with its shards. A repeat of an `open` changes nothing and answers none.
-/// 3. `begin_call`, `reserve_calls` and `heartbeat` extend the life of a session. They refuse a session that has ended. A session that was
-///    silent for longer than its lease, a quarter of it and `SESSION_HEARD_LATE` ends as expired instead.
-/// 4. `begin_call` answers the highest call that the row knew before. It refuses an attempt below one that began before, as
-///    a shard does. `reserve_calls` gives each number once.
-/// 5. `add_shard` answers `false` for a shard beyond `SESSION_SHARDS_MAX`. It refuses an ended session, and a call of which a
-///    later attempt has begun. So a recall that reads the row after its `begin_call` knows every shard in which an earlier
-///    attempt can get leases.
-/// 6. An ended session stays ended in the way in which it ended first. `end` answers that way and the shards that are left.
-/// 7. `ended_since` answers every end after a position in the order of the ends, or says that some are missing. Without a
-///    position it answers none and the present position. At least the last `SESSION_ENDS_KEPT_MIN` ends are kept.
+/// 1. Each method is one atomic step, at a time of the directory that never goes back, and durable when it is answered.
+///    A step on one session costs O(1) round trips and reads no other session, except `open`, which also ends the one
+///    of its label.
+/// 2. Of the sessions of one label at most one has not ended. `open` ends the earlier one as replaced in the same step,
+///    and answers it with its shards. A repeat of an `open` changes nothing and answers none.
+/// 3. `begin_call`, `reserve_calls` and `heartbeat` extend the life of a session. They refuse a session that has ended.
+///    A session that was silent for longer than its lease, a quarter of it and `SESSION_HEARD_LATE` ends as expired
+///    instead.
+/// 4. `begin_call` answers the highest call that the row knew before. It refuses an attempt below one that began
+///    before, as a shard does. `reserve_calls` gives each number once.
+/// 5. `add_shard` answers `false` for a shard beyond `SESSION_SHARDS_MAX`. It refuses an ended session, and a call of
+///    which a later attempt has begun. So a recall that reads the row after its `begin_call` knows every shard in which
+///    an earlier attempt can get leases.
+/// 6. An ended session stays ended in the way in which it ended first. `end` answers that way and the shards that are
+///    left.
+/// 7. `ended_since` answers every end after a position in the order of the ends, or says that some are missing. Without
+///    a position it answers none and the present position. At least the last `SESSION_ENDS_KEPT_MIN` ends are kept.
 /// 8. `unfinished` answers sessions that were closed or replaced at least `for_at_least` ago and have shards left, the
 ///    earliest end first. `remove_shards` removes shards of a row; the last one ends that.
-/// 9. A row is kept for its lease, or for `leased_for` where that is longer, and `SESSION_KEPT` after the last heartbeat;
-///    a closed or replaced one for `SESSION_KEPT` after its end, and while it has shards left. `forget` removes rows whose
-///    time is over, at most `limit`. A row that is gone is `SessionNotFound`.
+/// 9. A row is kept for its lease, or for `leased_for` where that is longer, and `SESSION_KEPT` after the last
+///    heartbeat; a closed or replaced one for `SESSION_KEPT` after its end, and while it has shards left. `forget`
+///    removes rows whose time is over, at most `limit`. A row that is gone is `SessionNotFound`.
 /// 10. A directory that has no room for another row refuses `open` with `Full` and `NotApplied`.
 /// 11. `list` answers rows in the order of their `open`, each once, over any number of pages.
 #[async_trait]

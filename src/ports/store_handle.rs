@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use async_trait::async_trait;
 
-/// What came of asking a store.
+/// The result of asking a store.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StoreCheck {
     /// It answered.
@@ -82,13 +82,13 @@ pub trait StoreHandle: Send + Sync + 'static {
     /// The store as sentences name it, such as `the embedded store`.
     fn description(&self) -> String;
 
-    /// Asks the store whether it serves: whether it answers, allows what this server needs, and still has what it had. Called
-    /// every second. Cost: a few reads of single rows.
+    /// Asks the store whether it serves: whether it answers, allows what this server needs, and still has what it had.
+    /// Called every second. Cost: a few reads of single rows.
     async fn check(&self) -> StoreCheck {
         self.failure().map_or(StoreCheck::Answered, StoreCheck::Failed)
     }
 
-    /// Why the store has failed for good and takes nothing any more; none while it has not. Cheap.
+    /// The reason why the store has failed for good and takes nothing any more; none while it has not. Cheap.
     fn failure(&self) -> Option<String> {
         None
     }

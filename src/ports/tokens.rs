@@ -6,7 +6,7 @@ use async_trait::async_trait;
 
 use tallystone_domain::access::{IssuerPolicy, SigningKeyId, TokenRefusal, VerifiedToken};
 
-/// Where an issuer publishes the keys with which it signs.
+/// The document in which an issuer publishes the keys with which it signs.
 ///
 /// Laws:
 /// 1. `read` answers the whole document as it is at that moment, or why it cannot. It may be dropped at any point.
@@ -17,7 +17,7 @@ pub trait KeyDocument: Send + Sync + 'static {
     async fn read(&self) -> Result<Vec<u8>, KeyDocumentError>;
 }
 
-/// Why the keys of an issuer cannot be read, in words for an operator.
+/// The reason why the keys of an issuer cannot be read, in words for an operator.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct KeyDocumentError(pub String);
@@ -26,8 +26,8 @@ pub struct KeyDocumentError(pub String);
 ///
 /// Laws:
 /// 1. `issuer_of` says what a token claims, and proves nothing.
-/// 2. `keys` takes the keys of a document that may verify with an algorithm of the policy, and leaves out all others. A document
-///    without any is refused.
+/// 2. `keys` takes the keys of a document that may verify with an algorithm of the policy, and leaves out all others. A
+///    document without any is refused.
 pub trait TokenFormat: Send + Sync + 'static {
     /// The issuer that a token names.
     fn issuer_of(&self, token: &str) -> Result<String, TokenRefusal>;
@@ -42,9 +42,9 @@ pub trait TokenFormat: Send + Sync + 'static {
 /// The keys of an issuer at one moment.
 ///
 /// Laws:
-/// 1. `verify` takes a token only if the key of its id made its signature, with an algorithm that both the key and the policy
-///    allow, and if its issuer and one of its audiences are those of the policy. What the token says of the algorithm chooses
-///    among these, and never beyond. It has an expiry; whether that has passed is not looked at.
+/// 1. `verify` takes a token only if the key of its id made its signature, with an algorithm that both the key and the
+///    policy allow, and if its issuer and one of its audiences are those of the policy. What the token says of the
+///    algorithm chooses among these, and never beyond. It has an expiry; whether that has passed is not looked at.
 /// 2. `holds` says whether `verify` may still answer a token with this `signed_by`.
 pub trait SigningKeys: Send + Sync + 'static {
     /// Verifies a token. Cost: one signature.

@@ -21,7 +21,8 @@ pub struct Touch {
 ///
 /// Laws:
 /// 1. `touched` returns the touch of an acknowledged event for its shard and step until the slice is dropped.
-/// 2. `touched` returns each (step, counter, mark) once, steps in order, up to the limit; fewer only at the end of the range.
+/// 2. `touched` returns each (step, counter, mark) once, steps in order, up to the limit; fewer only at the end of the
+///    range.
 /// 3. A watermark never goes back: putting a lower one changes nothing.
 /// 4. A watermark is durable no earlier than every checkpoint that was put before it.
 #[async_trait]

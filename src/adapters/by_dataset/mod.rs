@@ -1,7 +1,7 @@
 //! Several stores as one: each call goes to the store that keeps its dataset.
 //!
-//! One store is home: it has the catalog, the members of the fleet and their frontiers. A dataset belongs to
-//! one store for ever, as its row of the catalog says, so what was found out once is remembered. A dataset that is kept in a
+//! One store is home: it has the catalog, the members of the fleet and their frontiers. A dataset belongs to one store
+//! for ever, as its row of the catalog says. So what was found out once is remembered. A dataset that is kept in a
 //! store which this server was not given is refused: its rows would end in two places.
 
 mod calls;
@@ -26,8 +26,9 @@ pub struct ByDataset {
     clusters_by_namespace: DashMap<NamespaceId, Option<NamespaceName>>,
 }
 
-/// One store of a store at home and stores beside it, by the names of their clusters. The catalogs of those beside it are not
-/// asked. Cost: one lookup in memory a call, one read of the catalog for a dataset that was never asked for.
+/// One store of a store at home and the stores attached to it, by the names of their clusters. The catalogs of the
+/// attached stores are not asked. Cost: one lookup in memory a call, one read of the catalog for a dataset that was
+/// never asked for.
 pub fn by_dataset(home: Stores, beside: BTreeMap<NamespaceName, Stores>) -> Stores {
     let outer = home.clone();
     let all = Arc::new(ByDataset {
@@ -42,15 +43,16 @@ pub fn by_dataset(home: Stores, beside: BTreeMap<NamespaceName, Stores>) -> Stor
         slices: Arc::clone(&all) as Arc<_>,
         rollups: Arc::clone(&all) as Arc<_>,
         progress: Arc::clone(&all) as Arc<_>,
-        // A server is one member, whatever stores it writes to: an unreachable attached store keeps no server from joining.
+        // A server is one member, whatever stores it writes to: an unreachable attached store keeps no server from
+        // joining.
         fleet: outer.fleet.map(|shared| SharedStores { members: shared.members, counters: all }),
         ..outer
     }
 }
 
 impl ByDataset {
-    /// The store of a dataset. A dataset that the catalog does not have is nowhere: another server may have made it in a
-    /// commit that this read has not seen.
+    /// The store of a dataset. A dataset that the catalog does not have is nowhere: another server may have made it in
+    /// a commit that this read has not seen.
     async fn stores_of_dataset(&self, dataset: DatasetId) -> Result<&Stores, StoreError> {
         if let Some(stores) = self.cached_stores_of(dataset) {
             return Ok(stores);
@@ -73,7 +75,8 @@ impl ByDataset {
         self.stores_of_cluster(cluster.as_ref())
     }
 
-    /// The store of what is kept by namespace; none if the namespace does not live: it may have left something anywhere.
+    /// The store of what is kept by namespace; none if the namespace does not live: it may have left something
+    /// anywhere.
     async fn stores_of_namespace(&self, namespace: NamespaceId) -> Result<Option<&Stores>, StoreError> {
         if !self.clusters_by_namespace.contains_key(&namespace) {
             self.load_clusters().await?;

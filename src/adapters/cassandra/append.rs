@@ -1,9 +1,9 @@
 //! Appends: touch, row, clear register, in this order; retried until the outcome is known.
 //!
 //! A write runs in a task of its own, independent of its caller. The caller gets an unknown outcome after
-//! `CASSANDRA_ANSWER_WITHIN`. The task continues, and with it the hold that keeps closed timestamps below the event, until
-//! the row is durable or `HOLD_GIVEN_UP_AFTER` has passed. Then limits may pass a row that still appears later. Such a row
-//! was never acknowledged, and a verdict that finds it lets its bucket be compared.
+//! `CASSANDRA_ANSWER_WITHIN`. The task continues, and with it the hold that keeps closed timestamps below the event,
+//! until the row is durable or `HOLD_GIVEN_UP_AFTER` has passed. Then limits may pass a row that still appears later.
+//! Such a row was never acknowledged, and a verdict that finds it lets its bucket be compared.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -329,7 +329,8 @@ impl Appender {
         }
     }
 
-    /// The touch is first, so that no row exists without one; then the rows. A clear is visible before it is acknowledged.
+    /// The touch is first, so that no row exists without one; then the rows. A clear is visible before it is
+    /// acknowledged.
     async fn attempt(
         &self,
         group: &mut PartitionBatch,

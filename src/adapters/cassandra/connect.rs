@@ -32,7 +32,7 @@ pub struct Options {
     pub data_center: Option<String>,
     /// User and password, if the cluster requires them.
     pub credentials: Option<Credentials>,
-    /// What connections need; none: they are in clear text.
+    /// The TLS of connections; none: they are in clear text.
     pub tls: Option<StoreTls>,
     /// The timeout of one request.
     pub timeout: Duration,

@@ -1,7 +1,7 @@
 //! API keys and experiments: rows in the partition of the catalog, changed by conditional batches under its revision.
 //!
-//! A change of an entry is found by the revision that its commit made, so the newest change of a name comes first. If the answer
-//! is lost, the history is read again: a change in it was committed.
+//! A change of an entry is found by the revision that its commit made, so the newest change of a name comes first. If
+//! the answer is lost, the history is read again: a change in it was committed.
 
 use std::sync::Arc;
 
@@ -20,11 +20,11 @@ use tallystone_ports::{Catalog, CatalogChange, CatalogRecord, StoreError, StoreE
 
 /// An entry with the kinds of its rows.
 pub trait CqlEntry: StoredEntry {
-    /// That of live entries.
+    /// The kind of the rows of live entries.
     const LIVE: i32;
-    /// That of changes.
+    /// The kind of the rows of changes.
     const CHANGES: i32;
-    /// That of ids in use or used before.
+    /// The kind of the rows of ids in use or used before.
     const USED_IDS: i32;
 }
 
@@ -45,7 +45,8 @@ pub struct CqlEntries {
     requests: Arc<RequestRunner>,
 }
 
-/// The statics of the catalog: its revision, and the last ids of namespaces and datasets, which a commit of an entry keeps.
+/// The statics of the catalog: its revision, and the last ids of namespaces and datasets, which a commit of an entry
+/// keeps.
 type RevisionRow = (i64, i64, i64);
 
 impl CqlEntries {

@@ -1,13 +1,13 @@
 //! Counters on Cassandra or ScyllaDB: events, touches, checkpoints, names, slices and the catalog.
 //!
 //! No native counter columns and no conditional writes on the way of an add: every row carries its own timestamp, so
-//! writing it twice changes nothing, and what may only grow is a register whose timestamp is its value. Conditional writes
-//! decide verdicts, slices, the catalog and sealed values. Statements are of the kind that Cassandra 4.1, 5.0 and
-//! ScyllaDB all know. Tables and their partitions are described in `cql/`; keys in `place`.
+//! writing it twice changes nothing. A value that may only grow is a register whose timestamp is its value. Conditional
+//! writes decide verdicts, slices, the catalog and sealed values. Statements are of the kind that Cassandra 4.1, 5.0
+//! and ScyllaDB all know. Tables and their partitions are described in `cql/`; keys in `place`.
 //!
 //! Several servers share a keyspace; what one keeps in memory of slices and steps is read again with every limit.
 //!
-//! The protocol stands on a seam (`store`) that sends one statement once; `session` is the driver's side of it.
+//! The protocol is above an interface (`store`) that sends one statement once; `session` is the driver's side of it.
 
 mod append;
 mod catalog;
@@ -107,9 +107,9 @@ pub struct Cassandra {
 }
 
 impl Cassandra {
-    /// Opens a keyspace: checks its schema and that it is written in the data centre of this server, and reads what is kept
-    /// in memory. `settings` answers the settings of versions
-    /// of namespaces; none means those of the catalog in the keyspace itself. It ends with what is left of a start.
+    /// Opens a keyspace: checks its schema and that it is written in the data centre of this server, and reads what is
+    /// kept in memory. `settings` answers the settings of versions of namespaces; none means those of the catalog in
+    /// the keyspace itself. It ends with what is left of a start.
     pub async fn open(
         options: &Options,
         settings: Option<Arc<dyn SettingsSource>>,
@@ -206,7 +206,8 @@ impl Cassandra {
         Arc::new(CqlHistory::new(Arc::clone(&self.requests), retention))
     }
 
-    /// What the keyspace offers by role: counters and the history of messages. Best-effort counters are kept in `fast`.
+    /// The stores of the keyspace by role: counters and the history of messages. Best-effort counters are kept in
+    /// `fast`.
     pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>, history_retention: Duration) -> Opened {
         Opened {
             counters: Some(self.stores(fast)),

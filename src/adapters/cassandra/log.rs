@@ -2,10 +2,10 @@
 //!
 //! A verdict inserts a tombstone if there is no row. It then writes the tombstone again as a plain write, one
 //! microsecond above the event's time. A conditional write carries the store's clock, which may be lower, and a copy of
-//! the add that arrives later has to lose. Until then the event may hide the tombstone, so the conditional insert also marks
-//! the row as void. A row that exists is written again unchanged, because the conditional read may not have brought it to a
-//! quorum, and the verdict is asked again: another one may have left a tombstone before the row was at a quorum. So
-//! verdicts on a token agree, whatever the clocks of the store show.
+//! the add that arrives later has to lose. Until then the event may hide the tombstone, so the conditional insert also
+//! marks the row as void. A row that exists is written again unchanged, because the conditional read may not have
+//! brought it to a quorum. Then the verdict is asked again: another one may have left a tombstone before the row was at
+//! a quorum. So verdicts on a token agree, whatever the clocks of the store show.
 
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Checkpoints, bucket records, series and names.
 //!
-//! A checkpoint is one cell whose timestamp is its `as_of`. So of two concurrent rolls the later one stays, whatever the order
-//! of arrival. Finished records are written before the checkpoint that no longer contains them. If a roll fails in between,
-//! the next roll writes the same records again.
+//! A checkpoint is one cell whose timestamp is its `as_of`. So of two concurrent rolls the later one stays, whatever
+//! the order of arrival. Finished records are written before the checkpoint that no longer contains them. If a roll
+//! fails in between, the next roll writes the same records again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -288,8 +288,8 @@ fn stored_resolution(step_seconds: u32) -> i32 {
     i32::try_from(step_seconds).expect("a step divides a day")
 }
 
-/// The cell timestamp of the records of a roll: its as_of, a whole millisecond, and in the microseconds below it the number
-/// of repairs, so that of two rolls up to one limit the one on the repaired value stays.
+/// The cell timestamp of the records of a roll: its as_of, a whole millisecond, and in the microseconds below it the
+/// number of repairs. So of two rolls up to one limit the one on the repaired value stays.
 fn record_time(checkpoint: &Checkpoint) -> Timestamp {
     checkpoint.as_of + Duration::from_micros(checkpoint.repairs.min(999))
 }

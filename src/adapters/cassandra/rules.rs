@@ -1,8 +1,8 @@
 //! Counter rules: one partition, changed by conditional requests.
 //!
-//! A rule that is made or removed moves `revision`, which bounds their number and keeps generations apart. A change of a
-//! rule's progress is conditional on the stamp of its row alone, so rules do not get in each other's way. If an answer is
-//! lost, the row is read again: a row that is as the change would leave it means that the change was applied.
+//! A rule that is made or removed moves `revision`, which bounds their number and keeps generations apart. A change of
+//! a rule's progress is conditional on the stamp of its row alone, so rules do not get in each other's way. If an
+//! answer is lost, the row is read again: a row that is as the change would leave it means that the change was applied.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct CqlRules {
     requests: Arc<RequestRunner>,
 }
 
-/// What a rule that is made or removed is conditional on.
+/// The condition of a rule that is made or removed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct RulesRevision {
     revision: i64,
@@ -129,8 +129,8 @@ impl CqlRules {
     }
 }
 
-/// Whether the row is as a commit with a lost answer would have left it. A rule that was made is known by its generation,
-/// which is given once; its progress may have moved on.
+/// Whether the row is as a commit with a lost answer would have left it. A rule that was made is known by its
+/// generation, which is given once; its progress may have moved on.
 fn is_done(change: &RuleChange, live: Option<&Rule>, after: Option<&Rule>) -> bool {
     match (change, live, after) {
         (RuleChange::Create(_), Some(live), Some(after)) => {

@@ -1,7 +1,7 @@
 //! Whether a keyspace serves: it answers at a quorum, and its tables and its catalog are still there.
 //!
-//! A keyspace that was dropped, or came back without its data, answers every question with an error or with nothing. That is no
-//! silence, and it does not pass by itself.
+//! A keyspace that was dropped, or came back without its data, answers every question with an error or with nothing.
+//! Such an answer is no silence, and it does not pass by itself.
 
 use crate::catalog::StoredStatics;
 use crate::request_failure::RequestFailure;
@@ -33,7 +33,7 @@ pub async fn check(requests: &RequestRunner, keyspace: &str) -> StoreCheck {
     }
 }
 
-/// What of the schema is not among the tables of a keyspace, with what to do.
+/// The tables of the schema that a keyspace lacks, with the remedy; none if it has all of them.
 fn tables_lost(tables: &[String]) -> Option<String> {
     let expected = schema::tables();
     let missing: Vec<&str> = expected.into_iter().filter(|table| tables.iter().all(|has| has != table)).collect();

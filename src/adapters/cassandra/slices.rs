@@ -1,9 +1,9 @@
 //! Time slices: their metadata rows, their tables, and the steps that contain events.
 //!
-//! A slice consists of three tables that are created before the slice becomes visible and dropped together. The slices of a
-//! dataset are cached in memory and refreshed whenever a new limit is read, before the limit becomes visible. So every event
-//! that any server acknowledged up to a known limit is in a cached slice and step. A status advances in memory before it is
-//! stored. So a reader that fails on a dropped table sees that the slice is dropped and skips it.
+//! A slice consists of three tables that are created before the slice becomes visible and dropped together. The slices
+//! of a dataset are cached in memory and refreshed whenever a new limit is read, before the limit becomes visible. So
+//! every event that any server acknowledged up to a known limit is in a cached slice and step. A status advances in
+//! memory before it is stored. So a reader that fails on a dropped table sees that the slice is dropped and skips it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -195,8 +195,8 @@ impl CqlSlices {
         prepared.await
     }
 
-    /// Returns the settings of a namespace that were current when the slice was created; those of version 1 if the namespace
-    /// is newer than the slice.
+    /// Returns the settings of a namespace that were current when the slice was created; those of version 1 if the
+    /// namespace is newer than the slice.
     pub async fn settings(&self, slice: &CqlSlice, namespace: NamespaceId) -> Result<Arc<RowSettings>, StoreError> {
         if let Some(settings) = slice.settings.get(&namespace) {
             return Ok(Arc::clone(&settings));
@@ -207,8 +207,8 @@ impl CqlSlices {
         Ok(settings)
     }
 
-    /// Returns the steps of a slice in `from..=to` that contain events, in order. Reads the steps above the last refresh
-    /// from the store, because other servers may have added some.
+    /// Returns the steps of a slice in `from..=to` that contain events, in order. Reads the steps above the last
+    /// refresh from the store, because other servers may have added some.
     pub async fn steps(&self, slice: &CqlSlice, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, StoreError> {
         let known_to = *slice.steps_complete_to.lock();
         if to > known_to {
@@ -226,7 +226,8 @@ impl CqlSlices {
         Ok(())
     }
 
-    /// Refreshes the slices and steps that other servers created, up to `limit`. The caller must have read the limit before.
+    /// Refreshes the slices and steps that other servers created, up to `limit`. The caller must have read the limit
+    /// before.
     pub async fn refresh_to(&self, dataset: DatasetId, limit: Timestamp) -> Result<(), StoreError> {
         self.refresh_rows(dataset).await?;
         for slice in self.live_slices(dataset, Timestamp::MIN, limit).await? {

@@ -1,8 +1,8 @@
 //! The interface below the protocol: a store of wide rows, used by the named statements of `cql/`.
 //!
-//! The protocol lies above it: the order of writes, retries, the meaning of an unknown outcome. Below it, each request is sent
-//! once and its outcome reported. The driver's session does so for a cluster (`session`), and a simulation for replicas of
-//! its own. No implementation reads a clock, draws random numbers or retries.
+//! The protocol lies above it: the order of writes, retries, the meaning of an unknown outcome. Below it, each request
+//! is sent once and its outcome reported. The driver's session does so for a cluster (`session`), and a simulation for
+//! replicas of its own. No implementation reads a clock, draws random numbers or retries.
 
 use std::any::Any;
 use std::fmt;
@@ -22,8 +22,8 @@ use crate::value::{CqlRow, CqlValue};
 ///    arrival. A deletion with a timestamp hides cells with that timestamp and lower ones.
 /// 4. A conditional request is decided once among all conditional requests on its partition. Its writes carry a
 ///    timestamp of the store's own.
-/// 5. Rows of one partition that are written together become visible together. Those of several partitions are independent;
-///    a failure is `NotApplied` only if none of them has or will have an effect.
+/// 5. Rows of one partition that are written together become visible together. Those of several partitions are
+///    independent; a failure is `NotApplied` only if none of them has or will have an effect.
 #[async_trait]
 pub trait WideStore: Send + Sync + 'static {
     /// Prepares a statement on tables that exist.
@@ -73,7 +73,7 @@ pub struct WriteRoute {
 /// Rows, and where the next ones begin.
 pub type RowPage = (Vec<CqlRow>, Option<PageState>);
 
-/// Where a page begins; only its store knows what it says.
+/// The beginning of a page; only its store knows what it says.
 pub type PageState = Vec<u8>;
 
 /// How many replicas a read asks.
@@ -100,12 +100,12 @@ impl PreparedCql {
         Self { text: text.to_owned(), inner: Arc::new(inner) }
     }
 
-    /// What was prepared.
+    /// The text of the statement.
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// What the store keeps of it.
+    /// The store's own part of the statement.
     ///
     /// # Panics
     /// Panics if another kind of store prepared it.
@@ -120,7 +120,7 @@ impl fmt::Debug for PreparedCql {
     }
 }
 
-/// What a conditional request came to.
+/// The outcome of a conditional request.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ConditionalResult {
     /// The condition held and the change is made.

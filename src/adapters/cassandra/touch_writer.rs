@@ -1,5 +1,6 @@
-//! The rows that an event needs besides its own before its acknowledgement: its counter in the step, the last write time, and
-//! its name. They are written once for each counter and step. Later events of the step wait for the first touch.
+//! The rows that an event needs besides its own before its acknowledgement: its counter in the step, the last write
+//! time, and its name. They are written once for each counter and step. Later events of the step wait for the first
+//! touch.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,8 +142,8 @@ impl TouchWriter {
         Ok(())
     }
 
-    /// Lists a counter by its name, once for each slice with its events: another server may forget the counter after all
-    /// slices with its events were dropped. The name stays if `at` lies above the time up to which it is forgotten.
+    /// Lists a counter by its name, once for each slice with its events: another server may forget the counter after
+    /// all slices with its events were dropped. The name stays if `at` lies above the time up to which it is forgotten.
     pub async fn ensure_name_stored(
         &self,
         counter: &Counter,

@@ -1,12 +1,13 @@
-//! Coalesces plain writes of many callers into few requests: rows that arrive while requests are in flight share the next one.
+//! Coalesces plain writes of many callers into few requests: rows that arrive while requests are in flight share the
+//! next one.
 //!
-//! A request costs a node as much as its rows, so a request with several rows carries two to five times as many. While few
-//! requests are in flight to the replica of a row, the row is sent at once. Otherwise it waits for one of them to end, or
-//! until it fills a request, whichever is first. So a row waits no longer than the requests before it, or
-//! `GATHERED_WAIT_MAX` if those hang, and only load makes requests larger. Rows of several partitions in one request are
-//! independent: after a failure each may exist or not. Then the rows for this replica go partition by partition until one
-//! succeeds, so that a refusal names its partition. A retry always goes alone: a partition whose replicas are away must not
-//! make others fail with it.
+//! A request costs a node as much as its rows, so a request with several rows carries two to five times as many. While
+//! few requests are in flight to the replica of a row, the row is sent at once. Otherwise it waits for one of them to
+//! end, or until it fills a request, whichever is first. So a row waits no longer than the requests before it, or
+//! `GATHERED_WAIT_MAX` if those hang, and only load makes requests larger. Rows of several partitions in one request
+//! are independent: after a failure each may exist or not. Then the rows for this replica go partition by partition
+//! until one succeeds, so that a refusal names its partition. A retry always goes alone: a partition whose replicas are
+//! away must not make others fail with it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

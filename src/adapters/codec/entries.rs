@@ -7,7 +7,8 @@ use tallystone_domain::access::{AccessKey, KeyId, PrincipalName};
 use tallystone_experiments::{CatalogExperiment, ExperimentId, ExperimentWord};
 use tallystone_ports::{CatalogChange, CatalogEntry};
 
-/// An entry that is committed without a companion, and loaded as a list in the order of names. Its names contain no 0 byte.
+/// An entry that is committed without a companion, and loaded as a list in the order of names. Its names contain no 0
+/// byte.
 pub trait StoredEntry: CatalogEntry<State = Vec<Self>, Companion = (), Deletion = (), HistoryStart = usize> {
     /// The name of the operation that loads all entries, for errors.
     const LOAD: &'static str;

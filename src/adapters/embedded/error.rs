@@ -15,7 +15,7 @@ pub enum OpenError {
     /// The restore of a backup was not finished.
     #[error("the restore into {0} was interrupted; delete the directory and restore the backup again")]
     HalfRestored(PathBuf),
-    /// Somebody else owns the directory, and people outside its group could enter it.
+    /// Another user owns the directory, and people outside its group could enter it.
     #[error(
         "the data directory {path} belongs to another user, and its mode {mode:04o} lets people outside its group in: take \
          their permissions away (chmod o-rwx), or name a folder below it, which the server makes for itself alone"
@@ -36,7 +36,7 @@ pub enum OpenError {
         path: PathBuf,
         /// The size of its volume.
         total_bytes: u64,
-        /// What has to be free.
+        /// The bytes that have to be free.
         reserve_bytes: u64,
     },
     /// A newer release wrote the store.

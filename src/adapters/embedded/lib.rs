@@ -61,7 +61,7 @@ pub use error::OpenError;
 pub use limits::QUEUE_MEMORY_BYTES_DEFAULT;
 pub use queues::key as queue_key;
 
-/// Where the store is and what it may take.
+/// The directory of the store and the resources that it may take.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Options {
     /// The data directory; made if it is not there.
@@ -77,16 +77,17 @@ pub struct Options {
     /// Memory for the newest rows of each keyspace of events before they go to a file; those of queues
     /// take twice as much, the others the same or less.
     pub memtable_bytes: u64,
-    /// What the journals may take beside the one in use; a start replays all of it.
+    /// The bytes that the journals may take in addition to the one in use; a start replays all of them.
     pub journal_bytes: u64,
     /// The bytes of files that are compared with their checksums before the store opens, the newest first. Whatever is
     /// beyond is compared block by block when it is read.
     pub verify_bytes: u64,
     /// The bytes of the history of messages. Beyond it, the oldest period leaves.
     pub history_bytes: u64,
-    /// What messages of queues may take in memory. Beyond it, new ones are refused.
+    /// The bytes that messages of queues may take in memory. Beyond that, new ones are refused.
     pub queue_memory_bytes: u64,
-    /// What the whole process may take; none if that is not known. Near it, new messages are refused as well.
+    /// The bytes of memory that the whole process may take; none if that is not known. Near that bound, new messages
+    /// are refused as well.
     pub process_memory_bytes: Option<u64>,
 }
 
@@ -109,8 +110,9 @@ impl Options {
         }
     }
 
-    /// The same for a process that may take so many bytes of memory. Below 4 GiB its memory tables are smaller: rows then go to
-    /// files more often, which makes more commits wait. Below 2 GiB its caches are smaller too, whatever is set.
+    /// The same for a process that may take so many bytes of memory. Below 4 GiB its memory tables are smaller: rows
+    /// then go to files more often, which makes more commits wait. Below 2 GiB its caches are smaller too, whatever is
+    /// set.
     #[must_use]
     pub fn within_memory(self, memory: u64) -> Self {
         let memtable_bytes = self.memtable_bytes.min(memory / MEMORY_FOR_A_MEMTABLE).max(MEMTABLE_BYTES_MIN);
@@ -125,8 +127,8 @@ impl Options {
     }
 }
 
-/// One memory table takes this part of the memory at most. Eight keyspaces of queues and of their history have tables of twice
-/// the size, and each may have a few that wait for their file.
+/// One memory table takes this part of the memory at most. Eight keyspaces of queues and of their history have tables
+/// of twice the size, and each may have a few that wait for their file.
 const MEMORY_FOR_A_MEMTABLE: u64 = 256;
 /// A table below this makes files of which each read has to look at many.
 const MEMTABLE_BYTES_MIN: u64 = 2 * 1024 * 1024;
@@ -144,7 +146,7 @@ const BLOCK_BYTES_MIN: u64 = 8 * 1024 * 1024;
 /// How an open store is doing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Health {
-    /// Why the store has failed and accepts no more writes; the process should end then.
+    /// The reason for which the store has failed and accepts no more writes; the process should end then.
     pub failure: Option<String>,
     /// Whether new events are refused for want of room on the file system.
     pub full: bool,
@@ -195,8 +197,8 @@ pub struct Embedded {
     lock: Mutex<Option<File>>,
 }
 
-/// Refuses to make a store on a volume that is smaller than its reserve, before anything is written. A store that exists is
-/// opened even so, for what it holds can be read.
+/// Refuses to make a store on a volume that is smaller than its reserve, before anything is written. A store that
+/// exists is opened even so, for what it holds can be read.
 pub fn refuse_small_volume(options: &Options) -> Result<(), OpenError> {
     let (dir, reserve_bytes) = (options.dir.as_path(), options.reserve_bytes);
     if Manifest::path(dir).exists() {
@@ -370,7 +372,7 @@ impl Embedded {
         Arc::new(backup::EmbeddedBackups::new(Arc::clone(&self.core), clock))
     }
 
-    /// What the store offers by role. Best-effort counters are kept in `fast`.
+    /// The stores of the directory by role. Best-effort counters are kept in `fast`.
     pub fn opened(self: &Arc<Self>, fast: Arc<dyn FastCounts>, clock: &Arc<dyn Clock>) -> Opened {
         Opened {
             counters: Some(self.stores(fast)),
@@ -382,7 +384,7 @@ impl Embedded {
         }
     }
 
-    /// Why the store has failed and accepts no more writes; the process should end then. Cheap.
+    /// The reason for which the store has failed and accepts no more writes; the process should end then. Cheap.
     pub fn failure(&self) -> Option<String> {
         self.core.failure().map(str::to_owned)
     }

@@ -7,9 +7,9 @@
 //! <directory>/<dataset>.<start>.jsonl.part   one that is being written, or was given up
 //! ```
 //!
-//! The start is written as `20261120T000000Z`; bytes of a dataset's name other than letters, digits and `. _ -` are written
-//! as `%XX`. Invariant: a file without `.part` is complete, durable and never replaced: it is synced before it gets its
-//! name, and the directory is synced before anybody is told.
+//! The start is written as `20261120T000000Z`; bytes of a dataset's name other than letters, digits and `. _ -` are
+//! written as `%XX`. Invariant: a file without `.part` is complete, durable and never replaced. It is synced before it
+//! gets its name, and the directory is synced before the export is reported.
 
 mod admin_log;
 mod json_line;

@@ -1,4 +1,4 @@
-//! What a token says, from its JSON.
+//! The claims of a token, from its JSON.
 
 use serde_json::{Map, Value};
 
@@ -48,8 +48,8 @@ fn value_of(claims: &Claims, name: &str) -> ClaimValue {
 /// The last second of the year 9999. A later one is a time in other units than seconds.
 const LAST_SECOND: i64 = 253_402_300_799;
 
-/// A time in seconds since 1970, which may have a fraction (RFC 7519, section 2). None before 1970, after the year 9999, and for
-/// other values.
+/// A time in seconds since 1970, which may have a fraction (RFC 7519, section 2). None before 1970, after the year
+/// 9999, and for other values.
 fn time_of(value: &Value) -> Option<Timestamp> {
     const MICROS: f64 = 1e6;
     if let Some(seconds) = value.as_u64() {

@@ -1,7 +1,7 @@
 //! The keys of an issuer, from a JSON Web Key Set.
 //!
-//! A set may hold keys for other uses, of other kinds, or of kinds to come. They are left out, as RFC 7517 asks (section 5).
-//! So are keys without an id: a token names its key by `kid`.
+//! A set may hold keys for other uses, of other kinds, or of kinds to come. They are left out, as RFC 7517 asks
+//! (section 5). So are keys without an id: a token names its key by `kid`.
 
 use std::collections::BTreeMap;
 
@@ -25,7 +25,7 @@ pub(super) struct JwkKeys(BTreeMap<String, PublishedKey>);
 struct PublishedKey {
     id: SigningKeyId,
     key: DecodingKey,
-    /// What it may be used with, by itself and by the policy.
+    /// The algorithms that it may be used with, by itself and by the policy.
     algorithms: Vec<TokenAlgorithm>,
 }
 
@@ -103,7 +103,7 @@ fn published(value: &Value, policy: &IssuerPolicy) -> Option<(String, PublishedK
     Some((kid, PublishedKey { id: SigningKeyId(Sha256::digest(&public).into()), key, algorithms }))
 }
 
-/// What a key may be used with: by its kind, by what it says of itself, and by the policy.
+/// The algorithms that a key may be used with: by its kind, by the algorithm that it names itself, and by the policy.
 fn algorithms_of(jwk: &Jwk, policy: &IssuerPolicy) -> Vec<TokenAlgorithm> {
     use TokenAlgorithm::{EdDsa, Es256, Es384, Ps256, Ps384, Ps512, Rs256, Rs384, Rs512};
     let by_kind: &[TokenAlgorithm] = match &jwk.algorithm {
@@ -134,7 +134,7 @@ fn as_library(algorithm: TokenAlgorithm) -> Algorithm {
     }
 }
 
-/// Why the library takes no token.
+/// The reason for which the library takes no token.
 pub(super) fn refusal(error: &ErrorKind) -> TokenRefusal {
     match error {
         ErrorKind::InvalidSignature => TokenRefusal::Signature,

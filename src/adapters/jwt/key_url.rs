@@ -1,7 +1,7 @@
 //! The keys of an issuer behind a URL.
 //!
-//! Whoever changes this document makes tokens for anybody. So it comes over https, by certificates of the system or of a file;
-//! without TLS only from this machine. Redirects are not followed.
+//! A party that changes this document makes tokens for any user. So it comes over https, by certificates of the system
+//! or of a file; without TLS only from this machine. Redirects are not followed.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct KeyUrl {
     client: Client<HttpsConnector<HttpConnector>, Empty<Bytes>>,
 }
 
-/// Why a URL cannot be used.
+/// The reason for which a URL cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyUrlError {
     /// It is not a URL that is read here.
@@ -52,7 +52,8 @@ impl KeyUrl {
         }
     }
 
-    /// Reads from a URL. The server behind it is known by the certificates of authorities in a file, or by those of the system.
+    /// Reads from a URL. The server behind it is known by the certificates of authorities in a file, or by those of the
+    /// system.
     pub fn new(url: &str, authorities: Option<&Path>) -> Result<Self, KeyUrlError> {
         let url = Self::parse(url)?;
         let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());

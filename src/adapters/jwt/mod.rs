@@ -1,8 +1,9 @@
-//! Tokens as JWTs (RFC 7519) with signatures (RFC 7515), and the keys of issuers as JSON Web Key Sets (RFC 7517), by the library
-//! `jsonwebtoken`.
+//! Tokens as JWTs (RFC 7519) with signatures (RFC 7515), and the keys of issuers as JSON Web Key Sets (RFC 7517), by
+//! the library `jsonwebtoken`.
 //!
-//! The library verifies the signature, the issuer and the audience. What it does not look at here is time: that needs a clock.
-//! Invariant: a token is verified only with an algorithm that its key and the settings allow, all of which have two keys.
+//! The library verifies the signature, the issuer and the audience. It does not look at time here: that needs a clock.
+//! Invariant: a token is verified only with an algorithm that its key and the settings allow, all of which have two
+//! keys.
 
 mod claims;
 mod key_file;
@@ -45,7 +46,7 @@ impl TokenFormat for Jwt {
     }
 }
 
-/// What the head of a token says, as far as it matters.
+/// The fields of the head of a token, as far as they matter.
 struct TokenHead {
     alg: String,
     kid: Option<String>,

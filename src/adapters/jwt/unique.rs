@@ -1,5 +1,6 @@
-//! JSON in which no object says one thing twice. Readers differ in which of the two counts, so such a token could mean one thing to
-//! who checks it and another to who uses it. Source: RFC 7515 (section 4) and RFC 7519 (section 4).
+//! JSON in which no object has one name twice. Readers differ in which of the two counts. So such a token could mean
+//! one thing to the server that checks it and another to the server that uses it. Source: RFC 7515 (section 4) and RFC
+//! 7519 (section 4).
 
 use std::fmt;
 
@@ -9,13 +10,13 @@ use serde_json::{Map, Value};
 
 use tallystone_domain::access::TokenRefusal;
 
-/// What an error says then; the library keeps no more of it than its text.
+/// The text of the error for a repeated name; the library keeps no more of the error than its text.
 const REPEATED: &str = "a name stands twice in one object";
 
 /// An object and all below it.
 pub(super) struct UniqueObject(pub Map<String, Value>);
 
-/// Why JSON of a token cannot be read.
+/// The reason for which JSON of a token cannot be read.
 pub(super) fn refusal(error: &serde_json::Error) -> TokenRefusal {
     if error.to_string().starts_with(REPEATED) { TokenRefusal::Repeated } else { TokenRefusal::Malformed }
 }

@@ -1,4 +1,5 @@
-//! A clock that stands still until it is moved, and random bytes that repeat: time and chance for tests and simulations.
+//! A clock that does not move until it is moved, and random bytes that repeat: time and chance for tests and
+//! simulations.
 //!
 //! Invariant: nothing here moves by itself. `advance` moves wall time and elapsed time together, `set_wall` steps wall
 //! time alone, and a sleeper wakes exactly when `elapsed` reaches its moment.

@@ -1,15 +1,15 @@
 //! Coalesces the commands of many callers to one server into few round trips.
 //!
-//! A round trip costs more than its commands. A call without one in flight starts one. Calls that arrive meanwhile wait for
-//! its end and share the next one. So a single caller never waits, and under load each call waits for one round trip before
-//! its own.
+//! A round trip costs more than its commands. A call without one in flight starts one. Calls that arrive meanwhile wait
+//! for its end and share the next one. So a single caller never waits, and under load each call waits for one round
+//! trip before its own.
 //!
-//! The client library reports the outcome of each command until the server refuses one. Then it reads no further, and the
-//! outcome of the commands behind it is unknown. Only the refused command gets the refusal. A key with another kind of value
-//! would do this again and again, so after the refusal of a key, calls go alone for a while.
+//! The client library reports the outcome of each command until the server refuses one. Then it reads no further, and
+//! the outcome of the commands behind it is unknown. Only the refused command gets the refusal. A key with another kind
+//! of value would do this again and again, so after the refusal of a key, calls go alone for a while.
 //!
-//! A round trip records for all its callers whether the server answered. Once the server is paused, no more commands are
-//! sent, and the waiting callers fail at once.
+//! A round trip records for all its callers whether the server answered. Once the server is paused, no more commands
+//! are sent, and the waiting callers fail at once.
 
 use std::sync::Arc;
 
@@ -71,8 +71,8 @@ impl CommandBatcher {
         Self { shared: Arc::new(shared), trips: DetachedTasks::default() }
     }
 
-    /// Sends commands, together with those of others while round trips are in flight. A caller that goes away does not affect
-    /// others, and its commands are not sent if they were not sent yet.
+    /// Sends commands, together with those of others while round trips are in flight. A caller that goes away does not
+    /// affect others, and its commands are not sent if they were not sent yet.
     pub(super) async fn send(&self, wire: Arc<dyn ServerConnection>, commands: &[Op]) -> SendOutcome {
         let (outcome_tx, outcome) = oneshot::channel();
         let started = {
@@ -127,8 +127,8 @@ impl CommandQueue {
 impl PendingWork for CommandQueue {
     type Batch = Vec<PendingCommands>;
 
-    /// All waiting callers fit, because permits bound them. After a refusal they go one by one. If the server is paused, none
-    /// goes, and all are answered.
+    /// All waiting callers fit, because permits bound them. After a refusal they go one by one. If the server is
+    /// paused, none goes, and all are answered.
     fn next(&mut self, in_flight: usize) -> Option<Vec<PendingCommands>> {
         if self.backoff.is_down() {
             for waiting in self.waiting.drain(..) {

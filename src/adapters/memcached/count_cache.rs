@@ -5,10 +5,10 @@
 //! creates an empty placeholder and returns its CAS number. `ms` with that CAS number stores the value only if no other
 //! client changed or deleted the key in between. A real value is never empty.
 //!
-//! Values and placeholders expire after `CACHE_ENTRY_SECONDS` by memcached's own clock. This bounds how long an old value
-//! stays visible if a clear cannot reach memcached: a process that read the value before the clear can store it only until
-//! the placeholder expires, and the stored value expires one lifetime later. CAS numbers restart when memcached restarts,
-//! so a lease is not used after `CACHE_LEASE_MAX`.
+//! Values and placeholders expire after `CACHE_ENTRY_SECONDS` by memcached's own clock. This bounds how long an old
+//! value stays visible if a clear cannot reach memcached. A process that read the value before the clear can store it
+//! only until the placeholder expires, and the stored value expires one lifetime later. CAS numbers restart when
+//! memcached restarts, so a lease is not used after `CACHE_LEASE_MAX`.
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
@@ -41,8 +41,8 @@ impl Cluster {
         }
         let set = Set::new(key, count::encode_count(value)).ttl(Ttl::secs(CACHE_ENTRY_SECONDS));
         let set = if self.rules.keeps(ProtocolRule::FillUnderLease) { set.compare_cas(lease.number) } else { set };
-        // A lost fill only causes a cache miss, so the result is ignored. If the first attempt succeeded, the CAS number
-        // has changed and the second attempt stores nothing.
+        // A lost fill only causes a cache miss, so the result is ignored. If the first attempt succeeded, the CAS
+        // number has changed and the second attempt stores nothing.
         let _: Result<CommandResponse, StoreError> =
             node.call("cache fill", &[set.into()], RetrySafety::Idempotent).await;
     }

@@ -1,8 +1,8 @@
 //! memcached servers, by meta commands (protocol.txt of memcached): best-effort counters in `fast_counts`, the cache in
 //! front of the checkpoints in `count_cache`.
 //!
-//! Every replica holds all keys, spread over its servers by rendezvous of our own: writes go to all replicas, reads to the
-//! first that answers. A server that does not answer is paused and fails its callers at once; nothing waits for it.
+//! Every replica holds all keys, spread over its servers by rendezvous of our own: writes go to all replicas, reads to
+//! the first that answers. A server that does not answer is paused and fails its callers at once; nothing waits for it.
 
 mod backoff;
 mod command_batcher;
@@ -30,12 +30,12 @@ use tallystone_domain::counter::Counter;
 use tallystone_domain::fleet::ProtocolRules;
 use tallystone_ports::{CacheCluster, Clock, CountCache, FastCounts, Metric, StoreError, StoreHandle, metrics};
 
-/// What a cluster of memcached servers is.
+/// The settings of a cluster of memcached servers.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The replicas, at least one; each is its servers as HOST:PORT, at least one, in any order.
     pub replicas: Vec<Vec<String>>,
-    /// What all keys begin with: two services that share servers need one each.
+    /// The prefix of all keys: two services that share servers need one each.
     pub key_prefix: String,
     /// How long a call waits for a place, a connection and an answer, each.
     pub timeout: Duration,
@@ -55,16 +55,16 @@ pub struct Cluster {
     tasks: DetachedTasks,
 }
 
-/// What was done and how the servers are.
+/// The calls so far and the state of the servers.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 pub struct Health {
     /// Calls of a server; one add on two replicas is two.
     pub calls: u64,
-    /// Those that failed, whatever became of them.
+    /// The calls that failed, whatever became of them.
     pub failed: u64,
     /// Failed calls to memcached servers that may have been applied.
     pub unknown: u64,
-    /// Those of them that were not sent, because the server did not answer before.
+    /// The failed calls that were not sent, because the server did not answer before.
     pub refused: u64,
     pub servers: u64,
     /// The servers that are not asked for the moment.
@@ -91,8 +91,8 @@ pub const METRICS: &[Metric<Health>] = metrics! { health:
 pub type UnreachableServers = Vec<(String, String)>;
 
 impl Cluster {
-    /// Looks for the servers, within `MEMCACHED_START_WITHIN`. Some may be absent and come later; if none answers, or one
-    /// answers that is no memcached, nothing is opened.
+    /// Looks for the servers, within `MEMCACHED_START_WITHIN`. Some may be absent and come later. If none answers, or
+    /// one answers that is no memcached, nothing is opened.
     pub async fn open(
         options: Options,
         clock: Arc<dyn Clock>,
@@ -134,7 +134,7 @@ impl Cluster {
         Ok((Self { replicas, key_prefix, dedupe_seconds, clock, rules, call_counters: tally, tasks }, absent))
     }
 
-    /// What the cluster offers by role: a count cache and best-effort counters.
+    /// The stores of the cluster by role: a count cache and best-effort counters.
     pub fn opened(self: &Arc<Self>, name: &str) -> Opened {
         let cache = Arc::clone(self) as Arc<dyn CountCache>;
         Opened {
@@ -147,7 +147,7 @@ impl Cluster {
         }
     }
 
-    /// What was done so far, and how the servers are.
+    /// The calls so far, and the state of the servers.
     pub fn health(&self) -> Health {
         let read = |value: &std::sync::atomic::AtomicU64| value.load(Ordering::Relaxed);
         let nodes = || self.replicas.iter().flatten();

@@ -1,7 +1,8 @@
 //! One memcached server: its connections, its health, and how a call of it ends.
 //!
-//! A call waits for a permit, a connection and a response, each at most for the timeout. If calls share round trips, it waits
-//! for the one before its own first. Invariant: a command that may have had its effect is retried only if it is idempotent.
+//! A call waits for a permit, a connection and a response, each at most for the timeout. If calls share round trips, it
+//! waits for the one before its own first. Invariant: a command that may have had its effect is retried only if it is
+//! idempotent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -235,8 +236,8 @@ impl MemcachedServer {
         }
     }
 
-    /// Lets the runtime process the events of idle connections. The client replaces a connection whose end was noticed. One
-    /// whose end was not noticed would swallow the command, and its outcome would be unknown.
+    /// Lets the runtime process the events of idle connections. The client replaces a connection whose end was noticed.
+    /// One whose end was not noticed would swallow the command, and its outcome would be unknown.
     async fn notice_closed_connections(&self) {
         let answered = self.answered_micros.load(Ordering::Relaxed);
         if micros(self.clock.elapsed()).saturating_sub(answered) > micros(MEMCACHED_QUIET_MAX) {

@@ -1,8 +1,8 @@
 //! The interface below the adapter: a server that receives meta commands, several in one round trip.
 //!
-//! The adapter above it chooses commands, batches, retries and replicas. Below it, commands are sent once and their outcome is
-//! reported. The client library does so over TCP, and a simulation for servers of its own. No implementation reads a clock of
-//! this project or retries a written command.
+//! The adapter above it chooses commands, batches, retries and replicas. Below it, commands are sent once and their
+//! outcome is reported. The client library does so over TCP, and a simulation for servers of its own. No implementation
+//! reads a clock of this project or retries a written command.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -220,7 +220,7 @@ impl FastTableShard {
     }
 }
 
-/// Which counters the passing hand removes.
+/// The kind of counters that the passing hand removes.
 #[derive(Clone, Copy)]
 enum SweepMode {
     Expired,

@@ -1,8 +1,8 @@
 //! The plainest possible stores: ordered maps under one lock. The oracle of every suite; nothing survives the process.
 //!
 //! Correctness over speed: a scan may look at every event of its counter. Only `FastTable`, the table of best-effort
-//! counters, is built for production; the other types are for tests, simulations and comparisons.
-//! Invariant: each call is one critical section, so its effects appear at once and law 1 of the event log holds trivially.
+//! counters, is built for production; the other types are for tests, simulations and comparisons. Invariant: each call
+//! is one critical section, so its effects appear at once and law 1 of the event log holds trivially.
 
 mod admin_log;
 mod cache;

@@ -1,7 +1,7 @@
 //! `QueueCatalog`: names of queues, their history, saved requests, the lease key.
 //!
-//! A commit compares and sets in one step. If its answer is lost it is sent once more, marked so: a change that is in the
-//! history was committed.
+//! A commit compares and sets in one step. If its answer is lost it is sent once more, marked so. A change that is in
+//! the history was committed.
 
 use std::sync::Arc;
 
@@ -131,8 +131,8 @@ impl Catalog<CatalogQueue> for RedisCatalog {
 
     async fn commit(&self, record: QueueRecord) -> Result<(), StoreError> {
         if record.expected_version.is_none() && self.store.losses.misses_catalog() {
-            // A catalog that is gone is not begun anew by servers that know of more: they would forget it. Nothing is asked unless
-            // the look of every second missed it, so that a commit is not held up.
+            // Servers that know of a catalog that is gone do not begin it again: they would forget it. Nothing is asked
+            // unless the look of every second missed it, so that a commit is not held up.
             self.refuse_loss().await?;
         }
         let answered = match self.try_commit(&record, false).await {

@@ -25,8 +25,8 @@ impl ClientWire {
         Self { client, replicas: None }
     }
 
-    /// A connection that answers writes once so many replicas have them, also writes that only repeated an earlier answer:
-    /// the earlier one may not be there yet.
+    /// A connection that answers writes once so many replicas have them, also writes that only repeated an earlier
+    /// answer: the earlier one may not be there yet.
     pub fn replicated(client: Arc<RedisClient>, replicas: u32, within: Duration) -> Self {
         Self { client, replicas: Some((replicas, within)).filter(|(replicas, _)| *replicas > 0) }
     }

@@ -1,4 +1,5 @@
-//! The counts of a shard, as the library stores them: whole numbers in one byte string, and hashes by signature and value.
+//! The counts of a shard, as the library stores them: whole numbers in one byte string, and hashes by signature and
+//! value.
 
 use bytes::Bytes;
 

@@ -1,8 +1,9 @@
 //! Epochs: the number of the lives of a store, in the keys of messages and in fences.
 //!
-//! A function knows the life of its process, and a shard the life that served it last. If they differ, the function refuses
-//! the call as RESTARTED, unless the caller has raised its epoch for this life: to the minutes since a fixed date, but at
-//! least one above every epoch that it knows. So no key and no fence is given twice, even if the store lost what it gave.
+//! A function knows the life of its process, and a shard the life that served it last. If they differ, the function
+//! refuses the call as RESTARTED, unless the caller has raised its epoch for this life: to the minutes since a fixed
+//! date, but at least one above every epoch that it knows. So no key and no fence is given twice, even if the store
+//! lost what it gave.
 
 use std::collections::{HashMap, HashSet};
 
@@ -23,7 +24,7 @@ pub(super) type ServerLife = [u8; 16];
 #[derive(Clone, Copy, Default)]
 pub(super) struct ReturnedShard {
     pub(super) life: ServerLife,
-    /// What of it is lost up to this step is told already.
+    /// The step up to which lost work of the shard is already reported.
     pub(super) judged_to: u64,
 }
 
@@ -56,8 +57,8 @@ impl KnownEpoch {
         known.epoch = known.epoch.max(epoch);
     }
 
-    /// Takes in that a new life of the server serves a shard, which knew this epoch. The raised epoch, unless it was raised
-    /// for that life and above that epoch before.
+    /// Takes in that a new life of the server serves a shard, which knew this epoch. Answers the raised epoch, unless
+    /// it was raised for that life and above that epoch before.
     pub(super) fn raise(&self, shard: ShardId, used: u32, life: ServerLife, now: Timestamp) -> Option<u32> {
         let mut known = self.0.lock();
         known.of_shards.insert(shard, life);

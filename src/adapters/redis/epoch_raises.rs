@@ -40,8 +40,8 @@ impl RedisQueues {
         }
     }
 
-    /// Where the process runs that serves a shard, and for how long it has run: after a restart a short time, after a failover or
-    /// the move of a slot any time.
+    /// The address of the process that serves a shard, and the time for which it has run: after a restart a short time,
+    /// after a failover or the move of a slot any time.
     async fn process_of(&self, shard: ShardId) -> (String, String) {
         let [key, _] = named_keys(shard);
         let at = self.wire.address(&key).unwrap_or_default();

@@ -48,8 +48,8 @@ pub fn read_explained(parts: &mut ReplyParts) -> Result<ExplainedMessage, Corrup
     Ok(ExplainedMessage { head, waits_for: Some(waits_for) })
 }
 
-/// Why a message stands where it stands, what decides most first. `waits_for` is why it would not be served if it were pending;
-/// its lease ends with its session.
+/// The causes for which a message is where it is, the most decisive first. `waits_for` is the reason for which it would
+/// not be served if it were pending; its lease ends with its session.
 pub fn causes(found: &ExplainedMessage, blocked: Option<Box<str>>, now: Timestamp) -> Vec<Cause> {
     let ExplainedMessage { head: found, waits_for } = found;
     let mut causes: Vec<Cause> = blocked.into_iter().map(Cause::DequeueBlocked).collect();
@@ -81,7 +81,7 @@ fn holder(message: &MessageHead) -> Option<HoldingLease> {
     })
 }
 
-/// What a preview was read from.
+/// The data from which a preview is made.
 pub struct LookedAt {
     pub blocked: Option<Box<str>>,
     pub counts: Option<[u64; MessageState::ALL.len()]>,
@@ -94,7 +94,7 @@ pub struct LookedAt {
     pub at: Timestamp,
 }
 
-/// What a dequeue with a filter would meet.
+/// The preview of a dequeue with a filter.
 pub fn preview(read: LookedAt, filter: &Filter) -> DequeuePreview {
     let matches = |message: &&StoredMessage| filter.matches(&message.head.metadata);
     let hidden = read.hidden.messages.iter().take(FILTER_WALK_MAX).filter(matches);

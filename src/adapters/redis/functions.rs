@@ -69,9 +69,9 @@ pub struct RedisQueues {
     pub(super) removals: Mutex<HashSet<QueueId>>,
     /// The removals that are at work; the others wait.
     pub(super) removal_turns: Semaphore,
-    /// What the store had and has no more.
+    /// The known losses: data that the store had and has no more.
     pub(super) losses: Losses,
-    /// What its news of shards begin with; none if nobody hears news.
+    /// The bytes with which its news of shards begin; none if no server hears news.
     pub(super) caller: OnceLock<[u8; CALLER_BYTES]>,
 }
 
@@ -88,7 +88,7 @@ pub(super) struct Listeners {
     pub new: Vec<Arc<dyn QueueListener>>,
 }
 
-/// Why a function gave no reply.
+/// The reason for which a function gave no reply.
 pub(super) enum CallStop {
     /// The settings or the epoch were stale: nothing was done.
     Stale,
@@ -229,7 +229,7 @@ impl RedisQueues {
         read
     }
 
-    /// What an error of the library means. The errors that it names itself come before any write.
+    /// Judges an error of the library. The errors that it names itself come before any write.
     async fn stop_of(&self, (shard, op): (ShardId, &'static str), code: &str, text: String) -> CallStop {
         CallStop::Failed(match code {
             "STALE" => return CallStop::Stale,
@@ -261,7 +261,8 @@ impl RedisQueues {
         }
     }
 
-    /// What a call says of its caller. A shard that another life of the store serves judges by it whether it lost work.
+    /// The data on the caller that a call carries. A shard that another life of the store serves judges by it whether
+    /// it lost work.
     fn caller_of(&self, shard: ShardId, settings: &VersionedSettings) -> CallerView {
         let (now, wall) = self.caller_time();
         let rest = match settings.settings.exclusivity {
@@ -273,8 +274,9 @@ impl RedisQueues {
         CallerView { now, wall, slack: self.options.clock_slack, epoch, outbox_entries, rest, seen, life }
     }
 
-    /// Whether the next life of the store has all that was answered in this one. If not, work counts as lost: this server may not
-    /// have seen the last of it. A replica that is promoted has what its primary had synced only if answers waited for it.
+    /// Whether the next life of the store has all that was answered in this one. If not, work counts as lost: this
+    /// server may not have seen the last of it. A replica that is promoted has what its primary had synced only if
+    /// answers waited for it.
     fn keeps_all_work(&self) -> bool {
         match self.durability_now() {
             Some(Durability::Replicated) => true,
@@ -420,8 +422,8 @@ impl RedisQueues {
         self.losses.forget_queue(queue);
     }
 
-    /// This server's time for shards, and its wall time. The first follows elapsed time, so a step of the wall clock neither
-    /// ends nor freezes a lease.
+    /// This server's time for shards, and its wall time. The first follows elapsed time, so a step of the wall clock
+    /// neither ends nor freezes a lease.
     pub(super) fn caller_time(&self) -> (Timestamp, Timestamp) {
         let (wall, elapsed) = (self.clock.now(), self.clock.elapsed());
         let mut pace = self.pace.lock();

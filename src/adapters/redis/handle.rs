@@ -53,8 +53,8 @@ impl StoreHandle for RedisHandle {
         format!("Redis at {}", self.at)
     }
 
-    /// Asks the node of the catalog, without which no queue is served for long, whether functions may do their work; then
-    /// whether the catalog and the shards are still there.
+    /// Asks the node of the catalog, without which no queue is served for long, whether functions may do their work;
+    /// then whether the catalog and the shards are still there.
     async fn check(&self) -> StoreCheck {
         let refusal = match self.rights.look_at_catalog().await {
             Ok(looked) => looked.refusal(),

@@ -1,6 +1,6 @@
 //! The names of keys. All keys of a shard lie under one hash tag, so they are in one slot of a cluster.
 //!
-//! Names are made of catalog ids and numbers only, never of text from users. `docs/redis-keys.md` lists what is under them.
+//! Names are made of catalog ids and numbers only, never of text from users. `docs/redis-keys.md` lists what they hold.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -28,7 +28,8 @@ pub const OPERATIONS: &str = "{tallystone}operations";
 /// The highest epoch that any server used: the score of the only member.
 pub const EPOCH: &str = "{tallystone}epoch";
 
-/// The bytes of a queue id that its keys have. The id is random, so 96 bits are enough; all messages have them in memory.
+/// The bytes of a queue id that its keys have. The id is random, so 96 bits are enough; all messages have them in
+/// memory.
 const TAG_BYTES: usize = 12;
 
 /// The prefix of all keys of a shard, with its hash tag.
@@ -37,8 +38,8 @@ pub fn prefix(shard: ShardId) -> String {
     format!("{{{}.{}}}", URL_SAFE_NO_PAD.encode(&id[id.len() - TAG_BYTES..]), shard.number)
 }
 
-/// The keys that every call of a function names: the header, and one that never exists. While a slot moves, Redis finds only
-/// one of the two and refuses the call before the function runs.
+/// The keys that every call of a function names: the header, and one that never exists. While a slot moves, Redis finds
+/// only one of the two and refuses the call before the function runs.
 pub fn named_keys(shard: ShardId) -> [Vec<u8>; 2] {
     let prefix = prefix(shard);
     [format!("{prefix}m"), format!("{prefix}~")].map(String::into_bytes)

@@ -1,8 +1,8 @@
 //! Queues on Redis and Valkey: each step of a shard is one call of a function that the server runs atomically.
 //!
-//! `client` reaches the servers: a single one, one behind Sentinels, or a cluster. It knows nothing of queues. `lua` has the
-//! functions, `library` makes them one library. The Rust side checks ranges, fills in settings, and reads what the functions
-//! reply. `docs/redis-keys.md` describes the keys.
+//! `client` reaches the servers: a single one, one behind Sentinels, or a cluster. It knows nothing of queues. `lua`
+//! has the functions, `library` makes them one library. The Rust side checks ranges, fills in settings, and reads the
+//! replies of the functions. `docs/redis-keys.md` describes the keys.
 
 mod catalog;
 pub mod client;

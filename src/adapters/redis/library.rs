@@ -1,7 +1,8 @@
-//! The library of functions: the Lua sources, with the tables and limits of the core before them, under a name made of a hash
-//! of all of it. Releases with different libraries run side by side on one server.
+//! The library of functions: the Lua sources, with the tables and limits of the core before them, under a name made of
+//! a hash of all of it. Releases with different libraries run side by side on one server.
 //!
-//! The transition table, the steps of counts and the limits are written from the values of the core, so they exist once.
+//! The transition table, the steps of counts and the limits are written from the values of the core, so they exist
+//! once.
 
 use std::fmt::Write as _;
 
@@ -24,7 +25,7 @@ use tallystone_domain::queue::messages::state_machine::{Guard, MessageState, gua
 use tallystone_domain::queue::tally::steps::{TIME_STEP_MILLIS, attempt_step};
 use tallystone_domain::time::micros_of;
 
-/// What all other sources use.
+/// The source that all other sources use.
 const FRAME: &str = include_str!("lua/frame.lua");
 
 /// The sources between, each in a block of its own: a chunk of Lua has at most 200 local names.

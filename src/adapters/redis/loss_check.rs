@@ -1,7 +1,8 @@
 //! Looks for what the store has lost.
 //!
-//! A call that meets a loss is refused. The health of the server does not wait for calls: every second it reads the revision of the
-//! catalog, and whether one shard of each primary is there, with all that are known to be lost. What comes back is lost no more.
+//! A call that meets a loss is refused. The health of the server does not wait for calls. Every second it reads the
+//! revision of the catalog, and whether one shard of each primary is there, with all shards that are known to be lost.
+//! Data that come back are lost no more.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -53,7 +54,7 @@ impl RedisQueues {
         Ok(number)
     }
 
-    /// What the store has lost, in a sentence that says what to do; none if nothing is missing.
+    /// The losses of the store, in a sentence that says what to do; none if nothing is missing.
     pub(super) async fn loss(&self) -> Result<Option<String>, StoreError> {
         match self.catalog_revision(LOOK).await {
             Ok(_) => {}

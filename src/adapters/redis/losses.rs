@@ -1,5 +1,5 @@
-//! What is known to be lost: what the store had and has no more, after FLUSHALL, or where a replica without the data became a
-//! primary. `loss_check` looks for it.
+//! The known losses: data that the store had and has no more, after FLUSHALL, or where a replica without the data
+//! became a primary. `loss_check` looks for them.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +10,7 @@ use super::limits::REDIS_LOST_SHARDS_MAX;
 use tallystone_domain::queue::name::{QueueId, ShardId};
 use tallystone_ports::{StoreError, StoreErrorKind};
 
-/// What is known to be lost.
+/// The known losses.
 #[derive(Default)]
 pub(super) struct Losses {
     /// Whether this process has seen a catalog with something in it.

@@ -1,8 +1,8 @@
 //! Work that the store lost: a shard came back with fewer steps than this process was answered.
 //!
-//! A step is a number of its epoch, and a new life of the store begins above all earlier ones. So a loss shows only at the
-//! moment when a shard is found by its next life: the refusal says how far the shard is. The server that is refused notes that
-//! under a key of the shard, by which servers that were answered more find out that they were.
+//! A step is a number of its epoch, and a new life of the store begins above all earlier ones. So a loss shows only at
+//! the moment when a shard is found by its next life: the refusal says how far the shard is. The server that is refused
+//! notes that under a key of the shard. Servers that were answered more find out by it that they were.
 
 use super::epoch::{ReturnedShard, ServerLife};
 use super::functions::RedisQueues;
@@ -15,8 +15,8 @@ use tallystone_domain::queue::name::ShardId;
 /// The steps of an epoch begin at this times it, as `lua/frame.lua` has it.
 const EPOCH_STEPS: u64 = 134_217_728;
 
-/// The changes that are lost, at least, of a shard that came back with one step after another one was answered. Of epochs between
-/// them nobody knows how many steps they had.
+/// The changes that are lost, at least, of a shard that came back with one step after another one was answered. For
+/// epochs between them the number of steps is not known.
 fn steps_lost(stored: u64, answered: u64) -> u64 {
     match answered / EPOCH_STEPS == stored / EPOCH_STEPS {
         true => answered.saturating_sub(stored),
@@ -33,7 +33,8 @@ fn key_of(shard: ShardId) -> Vec<u8> {
 }
 
 impl RedisQueues {
-    /// Judges a shard that a new life of the store has with this step, once for each life, and notes it for other servers.
+    /// Judges a shard that a new life of the store has with this step, once for each life, and notes it for other
+    /// servers.
     pub(super) async fn judge_return(&self, shard: ShardId, life: ServerLife, stored: u64) {
         let answered = self.newest_step(shard);
         let from = {
@@ -55,8 +56,8 @@ impl RedisQueues {
         }
     }
 
-    /// Has it judged whether a shard lost work, if another server was the first to find it in its new life: an answer has a step
-    /// of a later epoch than the answers before it.
+    /// Has it judged whether a shard lost work, if another server was the first to find it in its new life: an answer
+    /// has a step of a later epoch than the answers before it.
     pub(super) fn judge_later_life(&self, shard: ShardId, answered: u64, step: u64) {
         let is_judged = || self.returned.lock().get(&shard).is_some_and(|known| known.judged_to >= answered);
         if step / EPOCH_STEPS <= answered / EPOCH_STEPS || is_judged() {

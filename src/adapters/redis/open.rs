@@ -1,4 +1,5 @@
-//! Opens the queues of a deployment: connects, checks what answers, loads the library. Each error says how to fix its cause.
+//! Opens the queues of a deployment: connects, checks what answers, loads the library. Each error says how to fix its
+//! cause.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,20 +29,20 @@ use tallystone_ports::{Clock, Entropy, QueueStores, SharedQueues, StoreError, St
 const OF_LIBRARY: &str = "the library of functions";
 const LOAD_AS_ANOTHER: &str = "grant the user FUNCTION LOAD, or load them as another user";
 
-/// Where the queues are, and how they are kept.
+/// The place of the queues, and how they are kept.
 #[derive(Clone, Debug)]
 pub struct RedisStoreOptions {
-    /// Where the nodes are.
+    /// The deployment, with the addresses of its nodes.
     pub deployment: Deployment,
     /// The user of the nodes, if they require one.
     pub login: Option<Login>,
-    /// What connections need; none: they are in clear text.
+    /// The TLS of connections; none: they are in clear text.
     pub tls: Option<StoreTls>,
     /// How long a call may take.
     pub timeout: Duration,
     /// How the queues are kept.
     pub queues: RedisQueueOptions,
-    /// What is asked of the servers.
+    /// The requirements on the servers.
     pub asked: AskedOfServers,
 }
 
@@ -55,7 +56,7 @@ pub struct RedisStores {
     pub client: Arc<RedisClient>,
 }
 
-/// Why the queues of a deployment cannot be opened.
+/// The reason for which the queues of a deployment cannot be opened.
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// Nothing answers.
@@ -81,7 +82,7 @@ pub enum OpenError {
         at: String,
         /// The answer of the server.
         why: String,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// It lacks a command, because it is renamed or forbidden.
@@ -144,7 +145,7 @@ pub enum OpenError {
     Rights {
         /// The server.
         at: String,
-        /// What is missing, and what to do.
+        /// The missing rights, and the remedy.
         why: String,
     },
     /// The library of functions cannot be loaded.
@@ -154,7 +155,7 @@ pub enum OpenError {
         at: String,
         /// The answer of the server.
         why: String,
-        /// What to do.
+        /// The remedy.
         advice: &'static str,
     },
     /// A first call of the queues failed.
@@ -291,7 +292,7 @@ async fn probe(stores: &QueueStores, store: &RedisQueues) -> Result<(), StoreErr
     }
 }
 
-/// Why the first calls failed.
+/// The error for first calls that failed.
 fn failed_probe(at: String, error: StoreError) -> OpenError {
     let why = error.source.as_ref().map_or_else(|| error.to_string(), ToString::to_string);
     let is_denied = error.kind == StoreErrorKind::Forbidden;
@@ -314,7 +315,7 @@ fn addresses(deployment: &Deployment) -> String {
     }
 }
 
-/// Why no connection was made.
+/// The error for a connection that could not be made.
 fn refusal(at: &str, failure: CallFailure) -> OpenError {
     let CallFailure { cause, text, .. } = failure;
     let (why, at) = (cause_alone(&text, at), at.to_owned());

@@ -1,7 +1,7 @@
 //! `OperationDirectory`: rows of purges, redrives, discards and cancels, each behind its version and its place.
 //!
-//! The place of an operation in the list of its queue is the number of the queue, the start, and the id: in the order of bytes,
-//! the operations of a queue are beside each other by their starts. Dry runs have none.
+//! The place of an operation in the list of its queue is the number of the queue, the start, and the id. In the order
+//! of bytes, the operations of a queue are next to each other by their starts. Dry runs have none.
 
 use std::sync::Arc;
 

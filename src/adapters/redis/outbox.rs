@@ -32,8 +32,8 @@ impl ShardOutbox for RedisQueues {
         Err(busy.with_source("counted values keep giving way to new ones while they are read"))
     }
 
-    /// Two plain reads of a shard that has changed, the header first: what changes between them is read again by the next
-    /// look.
+    /// Two plain reads of a shard that has changed, the header first: what changes between them is read again by the
+    /// next look.
     async fn glance(&self, shard: ShardId, known: Option<RowPosition>) -> Result<Option<ShardGlance>, StoreError> {
         let Some(header) = self.stored_header(shard, READ).await? else {
             // The read of a shard that is not there says why.

@@ -146,7 +146,7 @@ impl<'b> PackedReader<'b> {
         std::str::from_utf8(bytes).map_err(|_| self.corrupt("a text is not UTF-8"))
     }
 
-    /// What has not been read yet.
+    /// The bytes that have not been read yet.
     pub fn rest(&mut self) -> &'b [u8] {
         std::mem::take(&mut self.rest)
     }

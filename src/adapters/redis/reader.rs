@@ -55,8 +55,8 @@ impl RedisQueues {
         ReplyParts::of(reply, shard.number).map_err(|fault| fault.into_store_error(op))
     }
 
-    /// Reads the header of a shard. If the store came back with less than was seen, the shard first makes a step, which it
-    /// begins above all earlier ones: whoever knows a lost state then takes the present one for newer.
+    /// Reads the header of a shard. If the store came back with less than was seen, the shard first makes a step, which
+    /// it begins above all earlier ones. A caller that knows a lost state then takes the present one for newer.
     pub(super) async fn header(
         &self,
         shard: ShardId,

@@ -18,7 +18,7 @@ const DROPPING: &str = "dropping ";
 /// Before the entry of a queue that was dropped.
 const DROPPED: &str = "dropped ";
 
-/// What became of a queue.
+/// The state of a queue in the registry.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum QueuePresence {
     Present,
@@ -29,7 +29,7 @@ pub enum QueuePresence {
     Dropped,
 }
 
-/// What is known of a queue.
+/// The entry of a queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RegisteredQueue {
     pub shards: u32,
@@ -88,7 +88,7 @@ impl RedisQueues {
         self.ask(QUEUES.as_bytes(), WireCommand { name, arguments: all }, op).await
     }
 
-    /// What is known of a queue.
+    /// Reads the entry of a queue; none if it has none.
     pub(super) async fn registered(
         &self,
         queue: QueueId,

@@ -1,9 +1,9 @@
 //! The drop of a queue: its shards refuse everything at once, and its messages are removed behind that.
 //!
-//! A removal takes seconds for a million messages, and longer on a busy store. So a drop ends when each shard says in its header
-//! that it is not there any more, and when the registry says the same of the queue. The removal goes on by itself. The server that
-//! does it claims the queue for a time, again and again. If the claim ends, because that server or its Redis went away, another
-//! server goes on.
+//! A removal takes seconds for a million messages, and longer on a busy store. So a drop ends when each shard says in
+//! its header that it is not there any more, and when the registry says the same of the queue. The removal goes on by
+//! itself. The server that does it claims the queue for a time, again and again. If the claim ends, because that server
+//! or its Redis went away, another server goes on.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,15 +20,15 @@ use tallystone_ports::{QueueTime as _, StoreError, StoreErrorKind};
 /// The name of a drop in errors.
 pub(super) const DROP: &str = "drop queue";
 
-/// What the log says of a removal that could not go on.
+/// The text of the log for a removal that could not go on.
 const GOES_ON: &str = "the messages of a deleted queue are not all removed; a server tries again within two minutes";
 
-/// What is removed of a shard.
+/// The data of a shard that are removed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum RemovedData {
     /// The whole shard. It refuses everything from the first call on.
     Shard,
-    /// What a deletion left; the answers to tokens stay.
+    /// The messages that a deletion left; the answers to tokens stay.
     Messages,
 }
 
@@ -79,8 +79,8 @@ impl RedisQueues {
         Ok(())
     }
 
-    /// Says that this process removes the messages of a queue. A full Redis refuses that, and the removal makes room in it. So it
-    /// goes on without a claim.
+    /// Says that this process removes the messages of a queue. A full Redis refuses that, and the removal makes room in
+    /// it. So it goes on without a claim.
     async fn claim(&self, queue: QueueId, known: RegisteredQueue) {
         let claimed = async {
             let removed_until = self.clock().await?.now + REDIS_REMOVAL_CLAIMED;

@@ -1,5 +1,5 @@
-//! What the functions reply: the status of the shard, then for each command its answer, the rows that it applied, and the
-//! messages of its leases.
+//! The replies of the functions: the status of the shard, then for each command its answer, the rows that it applied,
+//! and the messages of its leases.
 
 use bytes::Bytes;
 

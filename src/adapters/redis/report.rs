@@ -1,8 +1,8 @@
 //! Reports of counts: the header with the counts of the shard, and the values that changed, in pages.
 //!
-//! A page has the values that changed first, from a position on. What changes while pages are read comes again on a later
-//! one. So together they are the values at the position of the last call. A value that gives way to a new one leaves no
-//! entry, but `~gone` changes with it; then the pages are read anew.
+//! A page has the values that changed first, from a position on. A value that changes while pages are read comes again
+//! on a later one. So together they are the values at the position of the last call. A value that yields to a new one
+//! leaves no entry, but `~gone` changes with it; then the pages are read again.
 
 use std::collections::BTreeMap;
 
@@ -29,7 +29,8 @@ struct ReportPage {
     header: StoredShardHeader,
     counts: Bytes,
     signatures: Vec<Bytes>,
-    /// Of each counted key, in the order of their numbers: its name, whether more values changed, and fields with counts.
+    /// Of each counted key, in the order of their numbers: its name, whether more values changed, and fields with
+    /// counts.
     keys: Vec<(String, bool, Vec<Bytes>)>,
 }
 
@@ -43,7 +44,7 @@ struct ValuePages {
     values: BTreeMap<(usize, Bytes), Bytes>,
 }
 
-/// What is known after a page.
+/// The state of the report after a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum PagesState {
     Complete,
@@ -83,7 +84,8 @@ impl ValuePages {
         Self { since, began: None, from: Vec::new(), values: BTreeMap::new() }
     }
 
-    /// The position after which values are wanted, before every position for all of them; then from where each key goes on.
+    /// The position after which values are wanted, before every position for all of them; then from where each key goes
+    /// on.
     fn request(&self) -> Vec<Vec<u8>> {
         let since = self.since.map_or(-1, |since| i64::try_from(since).unwrap_or(i64::MAX));
         let from = self.from.iter().map(|from| PackedBytes::default().whole(*from).0);

@@ -1,7 +1,8 @@
 //! Commands as arguments of functions.
 //!
-//! What needs only the command and the settings is decided here: ranges, defaults, classes, retry delays, hashes. A part that
-//! is out of range travels along, because the library tells it at its place in the order of checks.
+//! The parts that need only the command and the settings are decided here: ranges, defaults, classes, retry delays,
+//! hashes. A part that is out of range travels along, because the library reports it at its place in the order of
+//! checks.
 
 use std::time::Duration;
 
@@ -37,7 +38,7 @@ const END: u8 = 2;
 /// Sequences are those of a shard and never 0, so this names no message.
 const NO_SEQUENCE: u64 = 0;
 
-/// What a bulk command does.
+/// The action of a bulk command.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BulkFunctionKind {
     Purge = 0,
@@ -46,7 +47,7 @@ pub enum BulkFunctionKind {
     Cancel = 3,
 }
 
-/// What is done to a single message.
+/// The action of a command on a single message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MessageCommand {
     Cancel = 0,
@@ -128,7 +129,7 @@ fn invalid_value(sent: &NewMessage, settings: &Settings) -> Option<InvalidComman
     first([(fits, InvalidCommandPart::ExclusivityValue)])
 }
 
-/// What is wrong with the class, and the priority; or the offset from now in milliseconds, if the message has none.
+/// The fault of the class, and the priority; or the offset from now in milliseconds, if the message has none.
 fn priority_of(sent: &NewMessage, settings: &Settings) -> (Option<InvalidCommandPart>, i64) {
     if let Some(own) = sent.priority {
         // Out of range, a double may be rounded into it.
@@ -337,8 +338,8 @@ pub fn message_command(shard: u32, kind: MessageCommand, message: &MessageRef, r
     FunctionRequest { arguments, invalid: None }
 }
 
-/// The arguments of an update: the request, the message, the token; the payload, the metadata, and the hash of the exclusivity
-/// value that these have.
+/// The arguments of an update: the request, the message, the token; the payload, the metadata, and the hash of the
+/// exclusivity value that these have.
 pub fn update(
     shard: u32,
     (message, update): (&MessageRef, &MessageUpdate),

@@ -1,8 +1,8 @@
 //! The rights that a server needs of its user of Redis, and how it finds out that one is missing.
 //!
-//! A function whose user lacks the right to one of its commands would end half way and damage its shard. So a server asks for
-//! all rights before it serves, every second where the catalog is, and every minute at every primary. The functions look for
-//! themselves as well (`lua/rights.lua`): rights may go at any time.
+//! A function whose user lacks the right to one of its commands would end half way and damage its shard. So a server
+//! asks for all rights before it serves, every second where the catalog is, and every minute at every primary. The
+//! functions look for themselves as well (`lua/rights.lua`): rights may go at any time.
 
 use std::sync::Arc;
 
@@ -74,12 +74,13 @@ const WAIT: &str = "WAIT 1 1";
 const OF_NEWS: [&str; 3] = ["PUBLISH *n v", "SUBSCRIBE *n", "UNSUBSCRIBE *n"];
 /// Without it nobody knows which node of a cluster serves a slot.
 const OF_CLUSTERS: &str = "CLUSTER SLOTS";
-/// What a server also uses, as ACL rules name it, and can do without: what is declared, loaded by another user, or taken for granted.
+/// The commands that a server also uses, as ACL rules name them, and can do without: what they bring is declared,
+/// loaded by another user, or taken for granted.
 const ALSO_USED: [&str; 3] = ["config|get", "function|load", "role"];
 const OF_CLUSTER_NEWS: [&str; 4] = ["CLUSTER MYID", "SPUBLISH *n v", "SSUBSCRIBE *n", "SUNSUBSCRIBE *n"];
 /// Keys like all others: one that servers share, and one of a shard that nobody has.
 const SAMPLES: [&str; 2] = [NO_KEY, "{AAAAAAAAAAAAAAAA.0}~"];
-/// What the function puts before a command that the server does not know.
+/// The mark that the function puts before a command that the server does not know.
 const UNKNOWN: char = '?';
 /// The user of a connection without a name.
 const DEFAULT_USER: &str = "default";
@@ -90,7 +91,7 @@ pub struct RightsCheck {
     question: RightsQuestion,
 }
 
-/// What is asked of a server.
+/// The question that a server is asked.
 struct RightsQuestion {
     /// The full name of the function that looks.
     function: String,
@@ -98,7 +99,7 @@ struct RightsQuestion {
     wanted: Vec<String>,
 }
 
-/// What a user lacks at one server.
+/// The rights that a user lacks at one server.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LackingRights {
     /// The server.
@@ -109,7 +110,7 @@ pub struct LackingRights {
     pub needed: Vec<String>,
     /// The commands without which queues are slower.
     pub wanted: Vec<String>,
-    /// Those of either kind that the server does not know under their names, whoever asks.
+    /// The commands of either kind that the server does not know under their names, for any user.
     pub unknown: UnknownCommands,
 }
 
@@ -123,20 +124,20 @@ pub struct UnknownCommands {
 }
 
 impl RightsCheck {
-    /// The check of a client, whose library has this name of the function `may`. Replicas that have to have each change are
-    /// waited for.
+    /// The check of a client, whose library has this name of the function `may`. Replicas that have to have each change
+    /// are waited for.
     pub fn new(client: Arc<RedisClient>, function: String, replicas: u32) -> Self {
         let question = RightsQuestion::new(function, client.is_cluster(), replicas);
         Self { client, question }
     }
 
-    /// What the user lacks at each primary.
+    /// The rights that the user lacks at each primary.
     pub async fn look(&self) -> Vec<Result<LackingRights, CallFailure>> {
         let primaries = self.client.primaries().into_iter();
         join_all(primaries.map(|(address, slot)| self.ask(address, slot))).await
     }
 
-    /// What the user lacks at the server of the catalog.
+    /// The rights that the user lacks at the server of the catalog.
     pub async fn look_at_catalog(&self) -> Result<LackingRights, CallFailure> {
         let slot = Slot::of(REVISION.as_bytes());
         tokio::select! {
@@ -152,7 +153,8 @@ impl RightsCheck {
         self.question.read(answer, address, self.user())
     }
 
-    /// Why nothing can be asked of a server whose user may not even do that, with the command that grants all rights.
+    /// The reason for which nothing can be asked of a server whose user may not even ask, with the command that grants
+    /// all rights.
     pub fn refusal_of(&self, failure: &CallFailure) -> String {
         unaskable(failure, self.user())
     }
@@ -196,8 +198,8 @@ impl RightsQuestion {
     }
 }
 
-/// What the user of a deployment lacks for which no client can be opened: all of it, with the command that grants it. None if that
-/// is not what is wrong, or nobody answers.
+/// The rights that the user of a deployment lacks for which no client can be opened: all of them, with the command that
+/// grants them. None if something else is wrong, or no server answers.
 pub async fn lacking_unopened(
     options: &ClientOptions,
     function: String,
@@ -214,7 +216,7 @@ pub async fn lacking_unopened(
     }
 }
 
-/// Why a user cannot be asked for its rights, with the command that grants all of them.
+/// The reason for which a user cannot be asked for its rights, with the command that grants all of them.
 fn unaskable(failure: &CallFailure, user: &str) -> String {
     format!(
         "{}; without FCALL_RO and FUNCTION LOAD nobody can ask which rights the user {user} lacks; {} grants all of them, as Access \
@@ -235,7 +237,7 @@ fn grant<'r>(user: &str, rights: impl Iterator<Item = &'r str>) -> String {
     format!("ACL SETUSER {user} ~{{* &{{*{rights}")
 }
 
-/// What is wrong with commands that a server does not know.
+/// The fault of commands that a server does not know.
 fn told_unknown(commands: &[String]) -> String {
     format!("{} is renamed or turned off (rename-command)", commands.join(", "))
 }
@@ -246,7 +248,8 @@ impl LackingRights {
         (!self.unknown.needed.is_empty()).then(|| told_unknown(&self.unknown.needed))
     }
 
-    /// Why no queue can be served, with the command that mends it; none if nothing is missing for that.
+    /// The reason for which no queue can be served, with the command that mends it; none if nothing is missing for
+    /// that.
     pub fn refusal(&self) -> Option<String> {
         if let Some(unknown) = self.unknown_needed() {
             return Some(format!("it lacks a command: {unknown}; queues need all commands under their own names"));
@@ -255,7 +258,7 @@ impl LackingRights {
         Some(format!("{what}: a change of a queue would end half way; {}", self.mended_by(&self.needed)))
     }
 
-    /// What is slower without the rights that are missing.
+    /// The warning of what is slower without the missing rights; none if no such right is missing.
     pub fn warning(&self) -> Option<String> {
         if !self.unknown.wanted.is_empty() {
             let unknown = told_unknown(&self.unknown.wanted);
@@ -278,8 +281,8 @@ impl LackingRights {
     }
 }
 
-/// The rights that a server may need, as an ACL rule names each: all that the check asks for, beside what a connection and the
-/// functions themselves need.
+/// The rights that a server may need, as an ACL rule names each: all that the check asks for, besides what a connection
+/// and the functions themselves need.
 pub fn needed_rights() -> Vec<String> {
     let of_functions = OF_FUNCTIONS.map(with_key);
     let others = OF_SERVERS.iter().chain([&WAIT, &OF_CLUSTERS]).chain(&OF_NEWS).chain(&OF_CLUSTER_NEWS);

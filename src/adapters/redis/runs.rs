@@ -24,7 +24,7 @@ pub struct FunctionRun {
     pub commands: Vec<ShardCommand>,
 }
 
-/// What is done at a time.
+/// The commands that are done at one time.
 pub enum RunStage {
     /// Runs that are sent together, each to its function.
     Together(Vec<(&'static str, Vec<ShardCommand>)>),
@@ -32,7 +32,7 @@ pub enum RunStage {
     Alone(Box<Command>),
 }
 
-/// What a command has beside its payload, at most: ids, metadata, texts, and the delays of retries.
+/// The most bytes that a command has besides its payload: ids, metadata, texts, and the delays of retries.
 const COMMAND_BYTES: usize = 4_096;
 
 /// A command that is done in steps of at most `REDIS_FUNCTION_ITEMS_MAX`.
@@ -65,7 +65,7 @@ fn kind_of(command: &Command) -> RunKind {
     }
 }
 
-/// What a command counts for in its run: a dequeue as many as it may lease.
+/// The weight of a command in its run: a dequeue counts as many as it may lease.
 fn weight_of(command: &Command) -> usize {
     match command {
         Command::Dequeue(asked) => asked.max.max(1),
@@ -93,7 +93,8 @@ pub fn runs_of(commands: Vec<ShardCommand>) -> Vec<FunctionRun> {
     runs
 }
 
-/// Puts neighbouring runs together that may be sent at once: as many as do not hold up the node or fill a call. O(commands).
+/// Puts neighbouring runs together that may be sent at once: as many as do not hold up the node or fill a call.
+/// O(commands).
 pub fn stages_of(runs: Vec<FunctionRun>) -> Vec<RunStage> {
     let mut stages: Vec<RunStage> = Vec::new();
     let mut bytes = 0;

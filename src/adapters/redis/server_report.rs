@@ -1,5 +1,5 @@
-//! What the servers of the queues are: their versions, memory and persistence, the durability that they offer, and what an
-//! operator should change.
+//! The report on the servers of the queues: their versions, memory and persistence, the durability that they offer, and
+//! what an operator should change.
 
 use std::time::Duration;
 
@@ -7,19 +7,20 @@ use super::client::{NodeConfig, NodeFacts, NodeMemory, NodeReading, Product};
 use tallystone_domain::queue::Durability;
 use tallystone_ports::StoreMemory;
 
-/// Of the memory that a server may use: from here on enqueues are refused, and what is left is for what takes messages out.
-/// Operators are told before, from `MEMORY_TOLD_FROM_PERCENT` on.
+/// The percentage of the memory that a server may use from which enqueues are refused: the rest is for commands that
+/// take messages out. Operators are warned before, from `MEMORY_TOLD_FROM_PERCENT` on.
 const ENQUEUES_STOP_AT_PERCENT: u64 = 95;
 /// The bytes of a value in a compact hash with which messages take the least memory.
 const LISTPACK_VALUE: u64 = 512;
-/// A replica that was heard of within this time counts. It is below the time for which nothing expires after a failover.
+/// A replica that was heard of within this time counts. It is below the time for which nothing expires after a
+/// failover.
 const REPLICA_HEARD_WITHIN: Duration = Duration::from_secs(10);
 /// The policy of memory with which nothing is thrown away.
 const KEEPS_ALL: &str = "noeviction";
 /// The first version that has functions.
 const FIRST_VERSION: u64 = 7;
 
-/// What is asked of the servers.
+/// The requirements on the servers.
 #[derive(Clone, Copy, Debug)]
 pub struct AskedOfServers {
     /// The replicas that have to have each change before its answer; 0 for none.
@@ -33,7 +34,7 @@ pub struct AskedOfServers {
 pub struct ServerReport {
     /// One line for each server: what it is and how it is set up.
     pub servers: Vec<String>,
-    /// What an operator should change.
+    /// The changes that an operator should make.
     pub warnings: Vec<String>,
     /// The durability that all of them offer; none if queues end with the process of a server.
     pub durability: Option<Durability>,
@@ -139,7 +140,7 @@ pub(super) fn is_nearly_full(memory: &StoreMemory) -> bool {
     memory.used_percent().is_some_and(|percent| percent >= ENQUEUES_STOP_AT_PERCENT)
 }
 
-/// What an operator should change, with what to do.
+/// The faults of a server that an operator should mend, each with the remedy.
 fn warnings(facts: &NodeFacts, asked: AskedOfServers) -> Vec<String> {
     let mut found = Vec::new();
     let mut warn = |is_so: bool, why: String| {

@@ -1,6 +1,6 @@
-//! The watch over the servers of the queues: at the start and every minute it reads what they are and what their user may not
-//! do, logs it with what to do, and tells the queues which durability they have at the moment. It also has them go on with the
-//! removal of dropped queues. Memory fills up faster, so it is read every few seconds.
+//! The watch over the servers of the queues. At the start and every minute it reads what they are and what their user
+//! may not do, logs it with what to do, and gives the queues the durability that they have at the moment. It also has
+//! them go on with the removal of dropped queues. Memory fills up faster, so it is read every few seconds.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ struct Watched {
     queues: Arc<RedisQueues>,
     asked: AskedOfServers,
     rights: RightsCheck,
-    /// Why a server refuses queues since the last look.
+    /// The reason for which a server refuses queues since the last look.
     refusal: Mutex<Option<String>>,
     /// The memory of each server, as it said last.
     memory: Mutex<Vec<StoreMemory>>,
@@ -67,7 +67,7 @@ impl ServerWatch {
         self.watched.look().await
     }
 
-    /// Why a server refuses queues, as the last look found it.
+    /// The reason for which a server refuses queues, as the last look found it.
     pub fn refusal(&self) -> Option<String> {
         self.watched.refusal.lock().clone()
     }
@@ -85,7 +85,7 @@ impl ServerWatch {
 }
 
 impl Watched {
-    /// What is done at the start and every minute. Removals go on whatever the servers say of themselves.
+    /// The visit at the start and every minute. Removals go on whatever the servers say of themselves.
     async fn visit(&self) {
         self.look().await;
         self.queues.resume_removals().await;
@@ -127,7 +127,8 @@ impl Watched {
         Some(report)
     }
 
-    /// What the user lacks at each server, in words. A server that does not say it is looked at again in a minute.
+    /// The rights that the user lacks at each server, in words. A server that does not say it is looked at again in a
+    /// minute.
     async fn look_at_rights(&self) -> Vec<String> {
         let found: Vec<LackingRights> = self.rights.look().await.into_iter().flatten().collect();
         let at = |lacking: &LackingRights, why: String| format!("Redis at {}: {why}", lacking.address);

@@ -1,8 +1,9 @@
 //! News of shards: what other servers do becomes known here within milliseconds, and at the latest with the next poll.
 //!
-//! The functions publish a shard's status where it matters to others (`lua/news.lua`). Dequeues that wait here are woken a
-//! little later than those of the server that published, and in the order of the servers' ranks. News may be lost: a shard is
-//! read again after its subscription came back, and every `REDIS_POLLED_EVERY` while somebody waits for it.
+//! The functions publish a shard's status where it matters to others (`lua/news.lua`). Dequeues that wait here are
+//! woken a little later than those of the server that published, and in the order of the servers' ranks. News may be
+//! lost: a shard is read again after its subscription came back, and every `REDIS_POLLED_EVERY` while a caller waits
+//! for it.
 
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
@@ -54,7 +55,7 @@ pub struct RedisNews {
 struct NewsState {
     shards: BTreeSet<ShardId>,
     channels: HashMap<Box<str>, ShardId>,
-    /// What is told a little later.
+    /// The statuses that are reported a little later.
     held: HashMap<ShardId, ShardStatus>,
     /// Shards where dequeues wait although messages are ready, and for how many ticks.
     lingering: HashMap<ShardId, u64>,
@@ -62,7 +63,7 @@ struct NewsState {
     unread: BTreeSet<ShardId>,
 }
 
-/// What a message of a channel says.
+/// The content of a message of a channel.
 enum News {
     Status(Box<ShardStatus>),
     Cancels(Vec<MessageKey>),
@@ -151,8 +152,8 @@ impl RedisNews {
         }
     }
 
-    /// The shards whose step is not the one that the listeners were told. A plain read of the header is enough to tell, which costs
-    /// Redis a thirtieth of a call that reads the status.
+    /// The shards whose step differs from the one that was reported to the listeners. A plain read of the header is
+    /// enough to know, which costs Redis a thirtieth of a call that reads the status.
     async fn changed(&self, shards: Vec<ShardId>) -> Vec<ShardId> {
         let Some(queues) = self.queues.upgrade() else { return Vec::new() };
         let looks = stream::iter(shards).map(|shard| {
@@ -248,8 +249,8 @@ impl RedisNews {
         }
     }
 
-    /// Tells a status of another server. If dequeues wait here, the server that published it goes first, and then each in its
-    /// turn.
+    /// Reports a status of another server. If dequeues wait here, the server that published it goes first, and then
+    /// each in its turn.
     fn heard(self: &Arc<Self>, shard: ShardId, view: ShardStatus) {
         let Some(queues) = self.queues.upgrade() else { return };
         if view.ready() == 0 || !queues.is_awaited(shard) {

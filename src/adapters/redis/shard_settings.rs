@@ -1,7 +1,7 @@
 //! The settings of a shard as this process knows them, and what a call says of them.
 //!
-//! A call names the version of the settings that it was made with. The library refuses an older one as stale; then they are
-//! read again.
+//! A call names the version of the settings that it was made with. The library refuses an older one as stale; then they
+//! are read again.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct VersionedSettings {
     pub key_set: u64,
 }
 
-/// What the functions take of new settings.
+/// The new settings in the form that the functions take.
 pub struct PackedSettings {
     pub version: u64,
     /// A bit for each block: 1 of enqueues, 2 of dequeues.
@@ -70,7 +70,7 @@ pub fn change_request(blocks: u8, invalid: bool, [old, new]: [&Settings; 2]) -> 
     packed.whole(in_flight_of(new).into()).0
 }
 
-/// What a call says of its caller.
+/// The data on the caller that a call carries.
 #[derive(Clone, Copy, Debug)]
 pub struct CallerView {
     /// The caller's time for shards, which follows elapsed time.

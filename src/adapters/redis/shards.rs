@@ -197,7 +197,8 @@ impl RedisQueues {
         Ok(())
     }
 
-    /// Does runs in their order, and refuses those that bring content: the memory that is left is for what takes messages out.
+    /// Does runs in their order, and refuses those that bring content: the memory that is left is for commands that
+    /// take messages out.
     async fn run_without_content(
         &self,
         shard: ShardId,

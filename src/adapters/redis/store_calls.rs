@@ -1,7 +1,7 @@
 //! Calls of functions on what all servers of the store share: the catalog, members, operations, sessions.
 //!
-//! All of it lies under one hash tag, in one slot of a cluster. A call names one key, which never exists: while the slot moves,
-//! Redis refuses the call before the function runs.
+//! All of it lies under one hash tag, in one slot of a cluster. A call names one key, which never exists: while the
+//! slot moves, Redis refuses the call before the function runs.
 
 use bytes::Bytes;
 
@@ -48,7 +48,7 @@ impl RedisQueues {
         self.ask(NO_KEY.as_bytes(), WireCommand { name, arguments }, op).await
     }
 
-    /// What a step of the directory says of its caller: its time, and how far that may be behind.
+    /// The data on the caller that a step of the directory carries: its time, and how far that may be behind.
     pub(super) fn packed_time(&self) -> Vec<u8> {
         let (now, _) = self.caller_time();
         PackedBytes::default().time(now).duration(self.options.clock_slack).0

@@ -1,7 +1,8 @@
-//! The parts of a message as the library stores them: the head that Lua writes, and the static part that is written here.
+//! The parts of a message as the library stores them: the head that Lua writes, and the static part that is written
+//! here.
 //!
-//! Only an update changes the static part, and only its metadata. Lua reads its beginning: fingerprint, place of the id, token
-//! time, hash of the routing value, metadata. `lua/message.lua` has the form of both.
+//! Only an update changes the static part, and only its metadata. Lua reads its beginning: fingerprint, place of the
+//! id, token time, hash of the routing value, metadata. `lua/message.lua` has the form of both.
 
 use bytes::Bytes;
 use sha2::{Digest, Sha256};
@@ -42,8 +43,8 @@ pub fn hash_of(text: &str) -> TextHash {
     digest[..16].try_into().expect("a SHA-256 has 32 bytes")
 }
 
-/// The 16 bytes under which the library finds an id: a UUID itself, and the hash of any other text. A hash has a version that
-/// no UUID has, so nobody can choose a UUID that has the place of a text.
+/// The 16 bytes under which the library finds an id: a UUID itself, and the hash of any other text. A hash has a
+/// version that no UUID has, so no caller can choose a UUID that has the place of a text.
 pub fn place_of_id(id: &MessageId) -> TextHash {
     id.uuid().filter(has_version).unwrap_or_else(|| {
         let mut hash = hash_of(&id.text());
@@ -98,7 +99,7 @@ pub fn pack_static(sent: &NewMessage, body: &MessageBody) -> Vec<u8> {
     parts.0
 }
 
-/// What a static part says.
+/// The content of a static part.
 pub struct StaticPart {
     pub fingerprint: u64,
     pub token_time: OptionalTime,

@@ -14,7 +14,7 @@ const FORMAT: u8 = 4;
 /// In place of the format: the shard was dropped.
 const DROPPED: u8 = 255;
 
-/// What a header says.
+/// The content of a header.
 #[derive(Clone, Copy, Debug)]
 pub struct StoredShardHeader {
     pub sequence: u64,

@@ -1,4 +1,5 @@
-//! `QueueTime`: the time of a step that came now. Each shard has a clock of its own, which is never behind its last step.
+//! `QueueTime`: the time of a step that came now. Each shard has a clock of its own, which is never behind its last
+//! step.
 
 use async_trait::async_trait;
 

@@ -1,4 +1,4 @@
-//! What the adapter needs of a connection: commands to the node of a key, each with its answer.
+//! The connection that the adapter needs: commands to the node of a key, each with its answer.
 //!
 //! `client_wire` answers it with the client of this folder. A test may put a connection of its own here.
 
@@ -24,7 +24,7 @@ pub enum WireReply {
     List(Vec<WireReply>),
 }
 
-/// Why a command has no answer.
+/// The reason for which a command has no answer.
 #[derive(Debug)]
 pub enum WireFailure {
     /// The function refused, or failed: the first word of its error, and all of it.

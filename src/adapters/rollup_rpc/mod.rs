@@ -1,8 +1,9 @@
 //! Rollup signals to other servers, over `tallystone.internal.v1.RollupSignalService`: batched, fire and forget.
 //!
-//! A signal waits in a Set of its roller, where it becomes one with others of its counter. One task takes what waits a
-//! moment after the first signal came, and has at most one call under way for each roller; what comes meanwhile waits for
-//! the next. Nobody waits for any of it: a Set without room drops the signal, and a call that fails drops its signals.
+//! A signal waits in a Set of its roller, where it becomes one with others of its counter. One task takes the waiting
+//! signals a moment after the first one came, and has at most one call under way for each roller. Signals that come
+//! meanwhile wait for the next call. No caller waits for any of it: a Set without room drops the signal, and a call
+//! that fails drops its signals.
 
 mod peer_tls;
 mod pending_signals;
@@ -41,7 +42,7 @@ pub struct RollupRpc {
 }
 
 struct SignalSenderState {
-    /// What every call shows: that a member of the fleet sends it.
+    /// The secret that every call shows to prove that a member of the fleet sends it.
     secret: FleetSecret,
     clock: Arc<dyn Clock>,
     pending: Mutex<PendingSignals>,

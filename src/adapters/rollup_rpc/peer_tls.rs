@@ -12,8 +12,8 @@ use tallystone_pem::{self as pem, PairError};
 /// How an address begins that is reached by TLS.
 pub const TLS_SCHEME: &str = "https://";
 
-/// The files of a server that calls others. They are read again for each new connection, so that a replaced certificate is
-/// shown from then on.
+/// The files of a server that calls others. They are read again for each new connection, so that a replaced certificate
+/// is shown from then on.
 #[derive(Clone, Debug, Default)]
 pub struct PeerTlsFiles {
     /// The authorities of the certificates of the others; none: those that the machine trusts.
@@ -22,7 +22,7 @@ pub struct PeerTlsFiles {
     pub certificate: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a server cannot be called by TLS.
+/// The reason for which a server cannot be called by TLS.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum PeerTlsError {
     /// A file cannot be read.

@@ -1,7 +1,7 @@
 //! The machine's clock and random bytes: the only place that reads either.
 //!
-//! Invariant: `elapsed` counts suspended time too (boot-time clock), so a lease measured with it is never longer than it
-//! seems to the rest of the world.
+//! Invariant: `elapsed` counts suspended time too (boot-time clock), so a lease measured with it is never longer than
+//! it seems to the rest of the world.
 
 use std::cell::RefCell;
 use std::sync::OnceLock;
@@ -51,7 +51,8 @@ fn read_boot_id() -> Option<BootId> {
     Some(BootId(uuid::Uuid::parse_str(text.trim()).ok()?.as_u128()))
 }
 
-/// Where boots have no names, each process counts as one: what counts from boots then never goes on over a restart.
+/// The id of the boot where boots have no names: each process counts as one boot. So what counts from boots never goes
+/// on over a restart.
 fn process_boot_id() -> BootId {
     let mut bytes = [0; 16];
     SystemEntropy.fill(&mut bytes);
@@ -72,8 +73,9 @@ fn boot_time() -> Duration {
     Duration::new(secs, nanos)
 }
 
-/// The random bytes of the operating system. Short ones, such as those of ids, come from a supply of the thread, because a
-/// call of the system for each id of a batch takes as long as the rest of its work. Longer ones come from the system directly.
+/// The random bytes of the operating system. Short ones, such as those of ids, come from a supply of the thread,
+/// because a call of the system for each id of a batch takes as long as the rest of its work. Longer ones come from the
+/// system directly.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemEntropy;
 

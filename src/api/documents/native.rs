@@ -1,7 +1,7 @@
 //! Our own form: the fields of `tallystone.admin.v1.Namespace`, one table for each namespace.
 //!
-//! `ns describe -o json` prints such a document. Fields that only the service sets (number, version, times) are recognised
-//! and left out of what is asked for. The etag is used.
+//! `ns describe -o json` prints such a document. Fields that only the service sets (number, version, times) are
+//! recognised and left out of what is asked for. The etag is used.
 
 use std::time::Duration;
 

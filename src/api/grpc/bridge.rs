@@ -40,7 +40,7 @@ fn answer_of(adopted: &Adopted) -> AdoptStoreResponse {
     }
 }
 
-/// What the audit says was given.
+/// The detail of an adoption for the audit: what was given.
 fn detail_of(adopted: &Adopted) -> String {
     let counters = if adopted.already_adopted { "no counters" } else { "counters and history" };
     format!("{counters}, rules: {}", adopted.rules)

@@ -1,5 +1,5 @@
-//! `tallystone.admin.v1.KeyService`: API keys on the wire. The secret of a key is in the answer that makes it, and nowhere
-//! else.
+//! `tallystone.admin.v1.KeyService`: API keys on the wire. The secret of a key is in the answer that makes it, and
+//! nowhere else.
 
 use std::time::Duration;
 

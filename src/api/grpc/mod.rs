@@ -39,7 +39,7 @@ pub fn saturating_i64(number: impl TryInto<i64>) -> i64 {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct CallTime(pub std::time::Duration);
 
-/// What a call changed, in the extensions of its answer: what the audit says beside the target.
+/// The change that a call made, in the extensions of its answer: what the audit says besides the target.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ActDetail(pub String);
 
@@ -55,7 +55,7 @@ pub fn rights_of<T>(request: &Request<T>) -> Result<CallRights, ApiError> {
     request.extensions().get::<CallRights>().cloned().ok_or_else(none)
 }
 
-/// What gives the messages of a stream their places among the calls in progress.
+/// Returns what gives the messages of a stream their places among the calls in progress.
 fn places_of<T>(request: &Request<T>) -> Result<StreamPlaces, ApiError> {
     let none = || ApiError::new(Reason::Internal, "the stream has no places because of a defect of the service");
     request.extensions().get::<StreamPlaces>().cloned().ok_or_else(none)

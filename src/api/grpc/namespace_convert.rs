@@ -1,7 +1,7 @@
 //! Namespaces between the wire and the domain.
 //!
-//! What is absent was not said, and the catalog fills it in. An unspecified word, an empty name and an empty list mean absent.
-//! All errors of a message are reported together.
+//! A field that is absent was not set by the caller, and the catalog fills it in. An unspecified word, an empty name
+//! and an empty list mean absent. All errors of a message are reported together.
 
 use std::fmt::Display;
 use std::time::Duration;

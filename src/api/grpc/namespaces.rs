@@ -1,8 +1,8 @@
 //! `tallystone.admin.v1.NamespaceService`: the catalog of namespaces on the wire.
 //!
-//! Each method decodes, validates, calls one use case and encodes. The actor of a change is the principal of the caller, with
-//! the caller's own claim (metadata `tallystone-actor`) in brackets beside it. Where callers need no key, the claim, else the
-//! address, is all there is: a note and no proof.
+//! Each method decodes, validates, calls one use case and encodes. The actor of a change is the principal of the
+//! caller, with the caller's own claim (metadata `tallystone-actor`) in brackets after it. Where callers need no key,
+//! the claim, else the address, is all there is: a note and no proof.
 
 use std::sync::Arc;
 
@@ -215,15 +215,16 @@ fn sent_draft(
     Ok((rights.permit(Asked::new(draft))?, etag))
 }
 
-/// Returns the actor: the principal, with the caller's own claim in brackets. Without a principal: the claim, cut to the length
-/// that the history stores, else the caller's address.
+/// Returns the actor: the principal, with the caller's own claim in brackets. Without a principal: the claim, cut to
+/// the length that the history stores, else the caller's address.
 pub(super) fn actor_of<T>(request: &Request<T>) -> String {
     let own_word = request.metadata().get(ACTOR_METADATA).map(|word| claimed(word.as_encoded_bytes()));
     let address = || request.remote_addr().map_or_else(String::new, |address| address.ip().to_string());
     actor_named(principal_of(request), own_word.as_deref()).unwrap_or_else(address)
 }
 
-/// The name that a caller claims, in any letters of UTF-8: bytes that are none show as U+FFFD, and control characters as spaces.
+/// The name that a caller claims, in any letters of UTF-8: bytes that are none show as U+FFFD, and control characters
+/// as spaces.
 pub fn claimed(sent: &[u8]) -> String {
     in_one_line(&String::from_utf8_lossy(sent))
 }
@@ -233,7 +234,8 @@ pub fn in_one_line(text: &str) -> String {
     text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).collect()
 }
 
-/// The actor by its principal and its own claim, cut to the length that the history stores; none where there is neither.
+/// The actor by its principal and its own claim, cut to the length that the history stores; none where there is
+/// neither.
 pub fn actor_named(principal: Option<&Principal>, own_word: Option<&str>) -> Option<String> {
     let own_word = own_word.filter(|word| !word.is_empty());
     // A name of a principal has no bracket, so that no claim looks like one.

@@ -1,11 +1,12 @@
 //! StreamAddCounts: a stream of adds, acknowledged in ranges.
 //!
-//! Items are numbered over the whole stream. Messages that have already arrived are combined into batches of the engine, several
-//! of which are in flight; responses come in the order of the items. While enough batches are in flight, or other calls go
-//! first, the stream is not read, and flow control slows the client down. Errors of a whole message are found before its items
-//! are submitted and before the next message is read. So a stream that the server ends with an error has acknowledged all
-//! applied items, and started none behind the error. Invariant: the engine owns a submitted batch, so no connection loss leaves
-//! it half done. Items without an acknowledgement may have been applied; the client sends them again with the same tokens.
+//! Items are numbered over the whole stream. Messages that have already arrived are combined into batches of the
+//! engine, several of which are in flight; responses come in the order of the items. While enough batches are in
+//! flight, or other calls go first, the stream is not read, and flow control slows the client down. Errors of a whole
+//! message are found before its items are submitted and before the next message is read. So a stream that the server
+//! ends with an error has acknowledged all applied items, and started none behind the error. Invariant: the engine owns
+//! a submitted batch, so no connection loss leaves it half done. Items without an acknowledgement may have been
+//! applied; the client sends them again with the same tokens.
 
 use futures_util::stream::{self, BoxStream};
 use futures_util::{FutureExt, Stream, StreamExt};

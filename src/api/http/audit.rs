@@ -1,7 +1,7 @@
-//! Which calls are acts of operators, and what the audit says of each; and of calls that are refused.
+//! The calls that are acts of operators, and what the audit says of each of them and of calls that are refused.
 //!
-//! The request is read by its descriptor. A handler that knows more of what it changed adds it to its answer, as an `ActDetail`.
-//! The line is written after the answer is known and before the caller gets it. Payloads are never read.
+//! The request is read by its descriptor. A handler that knows more of what it changed adds it to its answer, as an
+//! `ActDetail`. The line is written after the answer is known and before the caller gets it. Payloads are never read.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -89,7 +89,7 @@ fn is_without_effect(response: &Response<Body>) -> bool {
     is_said || Reason::from_name(&info.reason).is_some_and(|reason| reason.info().effect == Effect::Nothing)
 }
 
-/// What the audit says of an answer.
+/// The note of an answer in the audit.
 pub struct AnswerNote {
     act: Option<OperatorAct>,
     /// Whether the act surely had no effect.
@@ -119,7 +119,8 @@ impl AnswerNote {
     }
 }
 
-/// Notes an answered call in the audit: its act, if it was one; else that its caller lacks a role for it, if that is the answer.
+/// Notes an answered call in the audit: its act, if it was one; else that its caller lacks a role for it, if that is
+/// the answer.
 pub async fn note(audit: Option<&Audit>, method: &Method, identity: Option<&Arc<Identity>>, note: AnswerNote) {
     let Some(audit) = audit else { return };
     match (note.act, identity) {
@@ -172,7 +173,7 @@ fn is_dry_run(method: &Method, frame: &Bytes) -> bool {
     message.and_then(|message| message.get_field_by_name("dry_run")?.as_bool()).unwrap_or(false)
 }
 
-/// What a request is about, by the names of its fields.
+/// Reads the act that a request is, by the names of its fields.
 fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
     let text = |name: &str| text_of(message, name);
     let inner = |field: &str| {
@@ -200,7 +201,7 @@ fn read(method: &Method, message: &DynamicMessage) -> OperatorAct {
     }
 }
 
-/// What an update of a queue blocks or unblocks.
+/// The words for what an update of a queue blocks or unblocks; empty without such a change.
 fn blocked(message: &DynamicMessage) -> String {
     let Some(queue) = message.get_field_by_name("queue") else { return String::new() };
     let Some(queue) = queue.as_message() else { return String::new() };

@@ -1,7 +1,7 @@
 //! Byte budgets of requests and responses in flight: one for each connection, and one for the server.
 //!
-//! A permit of both is taken before the bytes are allocated, and returned after they are freed. Invariant: a call with a permit
-//! can finish without another one, so permits always come back, at the latest when the call is given up.
+//! A permit of both is taken before the bytes are allocated, and returned after they are freed. Invariant: a call with
+//! a permit can finish without another one, so permits always come back, at the latest when the call is given up.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
@@ -37,7 +37,8 @@ struct ByteBudget {
 }
 
 impl Buffers {
-    /// Budgets of a number of bytes for all requests and responses together, half each. Each half fits at least one call.
+    /// Budgets of a number of bytes for all requests and responses together, half each. Each half fits at least one
+    /// call.
     pub fn new(bytes: usize, metrics: &CallMetrics) -> Self {
         let least = (BODY_BYTES_MAX + FRAME_HEADER_BYTES).max(ANSWER_PAYLOADS_BYTES as usize);
         let half = (bytes / 2).clamp(least, Semaphore::MAX_PERMITS);
@@ -106,8 +107,8 @@ impl Caller {
         Arc::clone(&self.recorded).acquire_owned().await.expect("it is never closed")
     }
 
-    /// Waits for capacity for a request of a number of bytes. Refused after a while, because an unread request blocks the
-    /// data behind it on the same connection.
+    /// Waits for capacity for a request of a number of bytes. Refused after a while, because an unread request blocks
+    /// the data behind it on the same connection.
     pub async fn reserve_request(&self, bytes: usize) -> Result<BufferPermit, ApiError> {
         let taken =
             tokio::time::timeout(REQUEST_ROOM_WITHIN, acquire(&self.requests, &self.server.requests, bytes)).await;

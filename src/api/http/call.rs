@@ -1,7 +1,7 @@
 //! One call of one method: its deadline, its panics, its metrics.
 //!
-//! A call past its deadline returns; the work that it gave to the engine continues. Invariant: the caller gets a response with
-//! a reason, and the server stays up, even after a panic.
+//! A call past its deadline returns; the work that it gave to the engine continues. Invariant: the caller gets a
+//! response with a reason, and the server stays up, even after a panic.
 
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -39,14 +39,14 @@ use tallystone_engine::audit::{Audit, OperatorAct};
 use tallystone_engine::call_limiter::{CallLimiter, CallPlace, StreamPlaces};
 use tallystone_ports::Clock;
 
-/// What the server gives to every call.
+/// The context that the server gives to every call.
 pub struct CallContext {
     pub clock: Arc<dyn Clock>,
     /// The calls in progress, and which of them are refused while they take too long.
     pub limiter: Arc<CallLimiter>,
     /// Ends streams when it is cancelled.
     pub drain: CancellationToken,
-    /// Where acts of operators are recorded, once the server is open.
+    /// The audit, which records acts of operators; absent until the server is open.
     pub audit: OnceLock<Audit>,
     /// The calls that are recorded, in progress.
     pub recorded: RecordedCalls,
@@ -66,7 +66,7 @@ impl CallContext {
         Body::new(RecordedStream::new(body, line))
     }
 
-    /// What watches over a stream.
+    /// The monitor that watches over a stream.
     fn monitor_stream(
         &self,
         method: &Method,
@@ -97,8 +97,8 @@ impl CallContext {
     }
 }
 
-/// Calls a method of a mounted service. A call that the audit records goes on if its caller goes away or its deadline passes, so
-/// that what came of it is known.
+/// Calls a method of a mounted service. A call that the audit records goes on if its caller goes away or its deadline
+/// passes, so that what came of it is known.
 pub async fn call(
     context: &Arc<CallContext>,
     method: &Arc<Method>,
@@ -189,7 +189,8 @@ async fn answered(
     response
 }
 
-/// Passes a request to its service. Of a call that is recorded the act is read first; it does not begin once its time is over.
+/// Passes a request to its service. The act of a recorded call is read first; the call does not begin once its time is
+/// over.
 async fn served(
     context: &CallContext,
     (method, service): (&Method, &dyn GrpcService),
@@ -207,7 +208,8 @@ async fn served(
     }
 }
 
-/// What a call waits for before its request is passed on: room for its answer, if that may be large.
+/// The room for the answer of a call, if the answer may be large. The call waits for it before its request is passed
+/// on.
 fn wanted_room(method: &Method, room: &ResponsePermitSlot) -> Option<PendingResponsePermit> {
     // A call that waits for an event holds no permit meanwhile.
     let bytes = (!method.waits).then_some(method.answer_bytes);
@@ -227,7 +229,7 @@ async fn refused(
     response
 }
 
-/// What a call has before its body is read.
+/// The state of a call before its body is read.
 struct CallStart<'a> {
     /// The time that its caller gives it.
     asked: Option<Duration>,
@@ -240,9 +242,9 @@ struct CallStart<'a> {
 }
 
 impl<'a> CallStart<'a> {
-    /// Refuses a malformed deadline, a service that is not open yet, a key that has ended, one without the role, a class for
-    /// which calls take too long, and a key with too many open streams. Gives the request its rights; methods of health and
-    /// reflection touch nothing that has any.
+    /// Refuses a malformed deadline, a service that is not open yet, a key that has ended, one without the role, a
+    /// class for which calls take too long, and a key with too many open streams. Gives the request its rights; methods
+    /// of health and reflection touch nothing that has any.
     fn of(context: &CallContext, method: &'a Method, request: &mut Request<Body>) -> Result<Self, ApiError> {
         let asked = deadline(request.headers())?;
         let not_open =
@@ -272,8 +274,8 @@ impl<'a> CallStart<'a> {
     }
 }
 
-/// Lets a call begin unless calls of its class are refused at the moment. Answers its place among those in progress. A stream
-/// has none: its request gets what gives places to its messages. Neither has a call that waits for an event.
+/// Lets a call begin unless calls of its class are refused at the moment. Answers its place among those in progress. A
+/// stream has none: its request gets what gives places to its messages. Neither has a call that waits for an event.
 fn begin(
     context: &CallContext,
     method: &Method,
@@ -295,14 +297,14 @@ fn on_behalf<W: Future>(identity: Option<&Arc<Identity>>, work: W) -> impl Futur
     PrincipalAccount::on_behalf(identity.map(|identity| &identity.account), work)
 }
 
-/// Why a call returns before its work is done.
+/// The reason why a call returns before its work is done.
 enum CallCut {
     Deadline,
     KeyEnded,
 }
 
-/// Waits for the work of a unary call, no longer than its deadline and its caller's key allow. A call that is not expected to
-/// wait runs for a moment before it looks at its key, so that quick calls cost nothing.
+/// Waits for the work of a unary call, no longer than its deadline and its caller's key allow. A call that is not
+/// expected to wait runs for a moment before it looks at its key, so that quick calls cost nothing.
 async fn within<W: Future>(
     time: Duration,
     identity: Option<&Identity>,

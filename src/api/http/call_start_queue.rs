@@ -1,8 +1,8 @@
 //! The calls of a connection start in turns.
 //!
-//! A client may send as many calls in one packet as its connection may have. If all of them started at once, the calls of other
-//! connections would wait behind them. So a connection starts a few at a time. The next call starts when one of them waits or
-//! has ended. Invariant: while calls wait to start, the maximum is starting.
+//! A client may send as many calls in one packet as its connection may have. If all of them started at once, the calls
+//! of other connections would wait behind them. So a connection starts a few at a time. The next call starts when one
+//! of them waits or has ended. Invariant: while calls wait to start, the maximum is starting.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -71,8 +71,8 @@ use tallystone_proto::internal::v1::rollup_signal_service_server::{self, RollupS
 use tallystone_proto::queue::v1::queue_service_server::QueueServiceServer;
 use tallystone_proto::rule::v1::rule_service_server::RuleServiceServer;
 
-/// A service with what every service reads: messages up to the bound of bodies, also ones that are compressed by gzip. The bound
-/// counts what they hold.
+/// A service with what every service reads: messages up to the bound of bodies, also ones that are compressed by gzip.
+/// The bound counts what they hold.
 macro_rules! reading {
     ($service:expr) => {
         $service.max_decoding_message_size(BODY_BYTES_MAX).accept_compressed(CompressionEncoding::Gzip)
@@ -88,13 +88,14 @@ const ROLLUP_SIGNALS: &str = rollup_signal_service_server::SERVICE_NAME;
 const HEALTH: &str = "grpc.health.v1.Health";
 const REFLECTION: &str = "grpc.reflection.v1.ServerReflection";
 const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
-/// What the packages begin with that servers speak to each other.
+/// The prefix of the packages that servers speak to each other.
 const INTERNAL: &str = "tallystone.internal.";
 const DECODES: &str = "descriptors of this build decode";
 /// The services that callers are here for.
 const PUBLIC: [&str; 10] = [AUDIT, BRIDGE, COUNTERS, EXPERIMENTS, HISTORY, KEYS, NAMESPACES, QUEUES, RULES, STATUS];
 
-/// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor described.
+/// Reflection of what callers may call, under its own name; what servers say to each other is neither listed nor
+/// described.
 fn reflection(own: &str) -> tonic_reflection::server::Builder<'static> {
     let mut ours = prost_types::FileDescriptorSet::decode(tallystone_proto::DESCRIPTORS).expect(DECODES);
     ours.file.retain(|file| !file.package().starts_with(INTERNAL));
@@ -116,7 +117,8 @@ pub struct Gateway {
 }
 
 impl Gateway {
-    /// A gateway without services; the registry may hold whatever else is measured. Streams end when `drain` is cancelled.
+    /// A gateway without services; the registry may hold whatever else is measured. Streams end when `drain` is
+    /// cancelled.
     pub fn new(
         mut registry: Registry,
         clock: Arc<dyn Clock>,
@@ -233,7 +235,7 @@ impl Gateway {
         Arc::clone(&self.registry)
     }
 
-    /// What is measured about connections.
+    /// The metrics of connections.
     pub fn metrics(&self) -> &CallMetrics {
         &self.metrics
     }
@@ -248,7 +250,8 @@ impl Gateway {
         &self.calls.clock
     }
 
-    /// Waits for recorded calls whose callers went away, no longer than a time. Call it once, after the connections have ended.
+    /// Waits for recorded calls whose callers went away, no longer than a time. Call it once, after the connections
+    /// have ended.
     pub async fn drain_recorded(&self, deadline: Duration) {
         self.calls.recorded.drain(deadline).await;
     }
@@ -324,8 +327,8 @@ impl Gateway {
         }
     }
 
-    /// Finds out who sent a request, before its body is read, and notes it in the request. Refuses it if the sender has used up
-    /// a quota. A refusal of a stranger is noted in the audit.
+    /// Finds out who sent a request, before its body is read, and notes it in the request. Refuses it if the sender has
+    /// used up a quota. A refusal of a stranger is noted in the audit.
     async fn admit(&self, request: &mut Request<Body>, caller: &Caller) -> Result<(), ApiError> {
         let found = self.identify(request, caller).await;
         if found.as_ref().is_err_and(|refusal| refusal.reason == Reason::Unauthenticated) {
@@ -407,7 +410,7 @@ fn connect_info(peer: SocketAddr) -> TcpConnectInfo {
     TcpConnectInfo { local_addr: None, remote_addr: Some(peer) }
 }
 
-/// What a request speaks, by its content type.
+/// The protocol of a request, by its content type.
 #[derive(PartialEq, Eq, Debug)]
 enum Protocol {
     Grpc,

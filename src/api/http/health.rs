@@ -1,8 +1,8 @@
 //! The health of services, for `/readyz` and the gRPC health service.
 //!
-//! A service is served while the server runs and the store of what the service keeps answers. The whole server, which is
-//! `/readyz` and the empty name of gRPC health, is ready while all its services are served. It is advice for load balancers:
-//! calls are tried in any case. `docs/decisions` has the rules and the reasons.
+//! A service is served while the server runs and the store of what the service keeps answers. The whole server, which
+//! is `/readyz` and the empty name of gRPC health, is ready while all its services are served. It is advice for load
+//! balancers: calls are tried in any case. `docs/decisions` has the rules and the reasons.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ struct PublishedStatuses {
 }
 
 impl ServerHealth {
-    /// That of a starting server. The reporter publishes it over gRPC.
+    /// The health of a starting server. The reporter publishes it over gRPC.
     pub fn new(reporter: HealthReporter) -> Self {
         let told = Mutex::new(PublishedStatuses { reporter, statuses: BTreeMap::new() });
         Self { current: RwLock::new((ServerPhase::Starting, Arc::default())), published: told }
@@ -92,7 +92,7 @@ impl ServerHealth {
         }
     }
 
-    /// Why queues are not served; none while they are.
+    /// The reason why queues are not served; none while they are.
     pub fn queues_away(&self) -> Option<String> {
         let (phase, standing) = self.current.read().clone();
         match phase {

@@ -36,9 +36,9 @@ impl AllowedHosts {
     }
 }
 
-/// What is wrong with the `host` of a request over HTTP/1.1, and what to do; none of other requests: HTTP/1.0 has no such rule, and
-/// HTTP/2 names the host in `:authority`. Proxies and servers that take different ones for the host of a request can be led astray by
-/// it. Source: RFC 9112, section 3.2.
+/// The fault of the `host` of a request over HTTP/1.1, and what to do. None for other requests: HTTP/1.0 has no such
+/// rule, and HTTP/2 names the host in `:authority`. Proxies and servers that take different hosts for that of a request
+/// can be led astray by it. Source: RFC 9112, section 3.2.
 pub fn bad_host<B>(request: &Request<B>) -> Option<&'static str> {
     if request.version() != Version::HTTP_11 {
         return None;

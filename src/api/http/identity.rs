@@ -1,8 +1,8 @@
-//! Who calls, found out from the head of a request, before its body is read.
+//! The caller of a request, found out from the head of the request, before its body is read.
 //!
-//! Invariant: where callers must show a key or token, no method of any protocol runs without one. Only `/healthz` and `/readyz`
-//! are not asked here. Refusals of keys say no more than that the key is not valid; those of tokens say why, which whoever has the
-//! token can read in it.
+//! Invariant: where callers must show a key or token, no method of any protocol runs without one. Only `/healthz` and
+//! `/readyz` are not asked here. Refusals of keys say no more than that the key is not valid. Refusals of tokens say
+//! why: a caller that has the token can read that in it.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct IdentityCheck {
     metrics: CallMetrics,
 }
 
-/// Those that may call.
+/// The callers that may call.
 struct KnownCallers {
     keys: AccessKeys,
     /// The other servers of a fleet, by the secrets of their heartbeats.
@@ -64,8 +64,8 @@ impl IdentityCheck {
         assert!(self.known.set(KnownCallers { keys, members }).is_ok(), "the callers are made known once");
     }
 
-    /// Finds out who sent a request to an application's method. None: callers need not say. Waits only for a token that names an
-    /// unknown key of its issuer.
+    /// Finds out who sent a request to an application's method. None: callers need not say. Waits only for a token that
+    /// names an unknown key of its issuer.
     pub async fn caller(&self, headers: &HeaderMap) -> Result<Option<Arc<Identity>>, ApiError> {
         if self.mode == Authentication::Off {
             return Ok(None);
@@ -120,8 +120,8 @@ impl IdentityCheck {
         })
     }
 
-    /// Finds out who sent a request on a connection, which may have shown a certificate. A credential in the request wins, and is
-    /// refused if it is not valid: it speaks for the one call, the certificate for all of the connection.
+    /// Finds out who sent a request on a connection, which may have shown a certificate. A credential in the request
+    /// wins, and is refused if it is not valid: it speaks for the one call, the certificate for all of the connection.
     pub async fn caller_on(
         &self,
         headers: &HeaderMap,
@@ -179,7 +179,7 @@ impl IdentityCheck {
     }
 }
 
-/// What follows the word `Bearer`, which may be in any letter case.
+/// The credential after the word `Bearer`, which may be in any letter case.
 fn bearer(value: &[u8]) -> Option<&[u8]> {
     let (scheme, credential) = value.split_at_checked(7)?;
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| credential.trim_ascii())

@@ -1,7 +1,8 @@
 //! Decodes JSON bodies into messages, by descriptor.
 //!
 //! Field names are accepted in camelCase and snake_case. An unknown or duplicate field is refused; null means an absent
-//! field. A field that only the service sets is refused. Every error names the field by its path (`items[3].delta`) and its position in the text.
+//! field. A field that only the service sets is refused. Every error names the field by its path (`items[3].delta`) and
+//! its position in the text.
 
 use std::cell::{Cell, RefCell};
 use std::fmt::{self, Write as _};

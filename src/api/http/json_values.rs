@@ -24,7 +24,8 @@ impl<'de> DeserializeSeed<'de> for ScalarSeed<'_> {
         if matches!(self.0, Kind::Double | Kind::Float | Kind::Bool | Kind::String | Kind::Bytes) {
             return deserializer.deserialize_any(self);
         }
-        // A float has too few digits to tell 1.00000000000000000001 from 1, so a number is first looked at as it is written.
+        // A float has too few digits to tell 1.00000000000000000001 from 1, so a number is first looked at as it is
+        // written.
         let written = <&RawValue>::deserialize(deserializer)?.get();
         if has_fraction(written) {
             let number = format!("number {}", shortened(written));
@@ -43,7 +44,7 @@ pub(super) fn shortened(text: &str) -> Cow<'_, str> {
     Cow::Owned(format!("{}…", &text[..text.floor_char_boundary(SIMILAR_NAME_BYTES_MAX)]))
 }
 
-/// What the parser's error says before its position.
+/// The text of the parser's error before its position.
 pub(super) fn without_position(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let position = format!(" at line {} column {}", error.line(), error.column());

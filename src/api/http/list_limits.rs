@@ -1,8 +1,8 @@
 //! The items of a request, counted before any of them is decoded.
 //!
-//! An item takes two bytes on the wire and hundreds in memory. So the raw bytes are scanned first, by the descriptors. Each list
-//! and map has a bound, and so have all of a message together. The scan allocates no memory and stops at the first exceeded
-//! bound. Invalid bytes are left to the decoder.
+//! An item takes two bytes on the wire and hundreds in memory. So the raw bytes are scanned first, by the descriptors.
+//! Each list and map has a bound, and so have all of a message together. The scan allocates no memory and stops at the
+//! first exceeded bound. Invalid bytes are left to the decoder.
 
 use std::collections::HashMap;
 

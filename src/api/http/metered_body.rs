@@ -1,7 +1,7 @@
 //! A body whose bytes are counted against the quota of its caller's key.
 //!
-//! What comes or goes is counted as it passes: whether more calls are admitted is decided before the next one is read. A
-//! stream that a client sends is read no faster than its quota allows, since nothing of it can be refused.
+//! Bytes that come or go are counted as they pass: whether more calls are admitted is decided before the next one is
+//! read. A stream that a client sends is read no faster than its quota allows, since nothing of it can be refused.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use tallystone_domain::access::KeyQuota;
 use tallystone_engine::access::{Identity, PrincipalAccount};
 use tallystone_ports::Clock;
 
-/// Who pays for the bytes of a call.
+/// The account that pays for the bytes of a call.
 #[derive(Clone)]
 pub struct ByteMeter {
     account: Arc<PrincipalAccount>,

@@ -111,7 +111,8 @@ pub struct Method {
     pub own: bool,
     /// The role that a caller needs. None: any caller with a valid key may call it.
     pub role: Option<AccessRole>,
-    /// Its class, by which it is refused while calls take too long. None: it is never refused for that, and does not count.
+    /// Its class, by which it is refused while calls take too long. None: it is never refused for that, and does not
+    /// count.
     pub class: Option<CallClass>,
     /// Whether the time of its calls says how busy the server is.
     pub timing: CallTiming,

@@ -77,7 +77,7 @@ struct RefusedLabels {
     full: ConnectionRefusal,
 }
 
-/// Why a call was refused before it was read.
+/// The reason why a call was refused before it was read.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum UnauthenticatedCall {
     /// It shows no key.

@@ -1,9 +1,10 @@
 //! The metrics page, in the two text formats that scrapers read.
 //!
-//! A scraper that reads nothing but plain text (`text/plain` or `text/*`), as older collectors and `promtool check metrics` do, gets the text format
-//! 0.0.4. Everyone else gets OpenMetrics 1.0, as Prometheus does. Samples are the same in both. They differ in what describes
-//! a family: 0.0.4 names the family of a counter by its samples (`..._total`), and has no units and no end mark.
-//! Who asks for gzip gets it: a page of many queues is a tenth as long by it.
+//! A scraper that reads nothing but plain text (`text/plain` or `text/*`), as older collectors and
+//! `promtool check metrics` do, gets the text format 0.0.4. Everyone else gets OpenMetrics 1.0, as Prometheus does.
+//! Samples are the same in both. They differ in what describes a family: 0.0.4 names the family of a counter by its
+//! samples (`..._total`), and has no units and no end mark. A scraper that asks for gzip gets it: a page of many queues
+//! is a tenth as long by it.
 //! Source: the exposition formats of Prometheus, and OpenMetrics 1.0.
 
 use std::collections::HashSet;
@@ -26,15 +27,15 @@ use crate::http::response_body::{ResponseBody, plain, with_type};
 use tallystone_domain::limits::ANSWER_LIST_BYTES;
 
 const TEXT: &str = "text/plain";
-/// What matches every kind of text. Source: RFC 9110, section 12.5.1.
+/// The media range of every kind of text. Source: RFC 9110, section 12.5.1.
 const ANY_TEXT: &str = "text/*";
 const GZIP: &str = "gzip";
 const OPEN_METRICS: &str = "application/openmetrics-text";
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const TEXT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Answers with the page. It is large with many datasets and queues, so it is built off the runtime and counts as a large
-/// answer.
+/// Answers with the page. It is large with many datasets and queues, so it is built off the runtime and counts as a
+/// large answer.
 pub async fn answer(request: &Request<()>, registry: Arc<RwLock<Registry>>, caller: &Caller) -> Response<Body> {
     let is_plain = accepts_only_text(request.headers());
     let is_compressed = accepts_gzip(request.headers());
@@ -85,7 +86,7 @@ fn refuses(headers: &HeaderMap, format: &str) -> bool {
     said_of(headers, &header::ACCEPT, format).any(|is_wanted| !is_wanted)
 }
 
-/// What a header says of a thing, each time that it names it: whether it is accepted.
+/// The statements of a header about a thing, one for each time that it names it: whether it is accepted.
 fn said_of(headers: &HeaderMap, header: &HeaderName, thing: &str) -> impl Iterator<Item = bool> {
     let named = headers.get_all(header).iter().filter_map(|value| value.to_str().ok());
     named.flat_map(|value| value.split(',')).filter_map(move |range| {

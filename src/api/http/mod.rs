@@ -1,12 +1,11 @@
 //! One port for gRPC, gRPC-Web, JSON over HTTP and the operations pages.
 //!
 //! `gateway` routes a request to one of: `call` (gRPC, and in the end every method call), `json` (transcodes to gRPC
-//! and back by descriptor), `pages`, `console`. `identity` finds out who calls. `methods` is the table of all methods, built
-//! once from the descriptors.
-//! `request_body` and `response_body` bound the memory of a call's request and answer, `call_start_queue` the number of
-//! calls that start at once; `recorded_calls` run to their end without their callers, and
-//! `recorded_stream` says how a stream of theirs ended. Invariant: every method call, in any protocol, passes through `call`, which sets its
-//! deadline, catches a panic and records its metrics.
+//! and back by descriptor), `pages`, `console`. `identity` finds out who calls. `methods` is the table of all methods,
+//! built once from the descriptors. `request_body` and `response_body` bound the memory of a call's request and answer,
+//! `call_start_queue` the number of calls that start at once; `recorded_calls` run to their end without their callers,
+//! and `recorded_stream` says how a stream of theirs ended. Invariant: every method call, in any protocol, passes
+//! through `call`, which sets its deadline, catches a panic and records its metrics.
 
 mod audit;
 mod buffers;

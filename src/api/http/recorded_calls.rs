@@ -1,7 +1,8 @@
 //! Calls that the audit records run to their end, also if their callers go away.
 //!
-//! A call that is reset is dropped where it waits, but what it gave to the engine is done. Its line is written last, so it would be
-//! missing. Invariant: a connection has no more of these calls in progress than it may have calls, however many it resets.
+//! A call that is reset is dropped where it waits, but what it gave to the engine is done. Its line is written last, so
+//! it would be missing. Invariant: a connection has no more of these calls in progress than it may have calls, however
+//! many it resets.
 
 use std::pin::Pin;
 use std::time::Duration;
@@ -50,12 +51,13 @@ impl RecordedCalls {
         }
     }
 
-    /// Where lines are written of streams whose callers went away. They are waited for as the calls are.
+    /// The tasks that write lines of streams whose callers went away. They are waited for as the calls are.
     pub fn lines(&self) -> TaskTracker {
         self.tasks.clone()
     }
 
-    /// Waits for the calls whose callers went away, and ends those that are not done in time. Call it once, after the last call began.
+    /// Waits for the calls whose callers went away, and ends those that are not done in time. Call it once, after the
+    /// last call began.
     pub async fn drain(&self, deadline: Duration) {
         self.tasks.close();
         if tokio::time::timeout(deadline, self.tasks.wait()).await.is_err() {

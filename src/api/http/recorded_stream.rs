@@ -1,8 +1,8 @@
 //! The body of a stream that the audit records: its line says how the stream ended.
 //!
-//! The line is written before the end is passed on, so a caller that saw the end finds the line. A body that is dropped before its end
-//! lost its caller, or its connection. Invariant: each stream leaves one line. What the server cannot know is whether a caller kept what
-//! it was given: a stream that was given out as a whole is `OK`.
+//! The line is written before the end is passed on, so a caller that saw the end finds the line. A body that is dropped
+//! before its end lost its caller, or its connection. Invariant: each stream leaves one line. What the server cannot
+//! know is whether a caller kept what it was given: a stream that was given out as a whole is `OK`.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -17,12 +17,12 @@ use tonic::{Code, Status};
 use crate::http::audit;
 use tallystone_engine::audit::{Audit, OperatorAct};
 
-/// What is written at the end of a stream, and where.
+/// The line at the end of a stream, and the audit in which it is written.
 pub struct StreamLine {
     pub audit: Audit,
     /// The act, with the outcome of its begin.
     pub act: OperatorAct,
-    /// Who waits for lines of streams whose callers went away.
+    /// The tracker that waits for lines of streams whose callers went away.
     pub tasks: TaskTracker,
 }
 

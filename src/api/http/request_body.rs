@@ -1,7 +1,7 @@
 //! The body of a gRPC request on its way to the decoder: whole messages only, counted before they are built.
 //!
-//! A message in one piece passes unchanged. A message in several pieces takes a permit for all its bytes as soon as its length
-//! is known, and must keep arriving. Invariant: the decoder never sees a message with too many items.
+//! A message in one piece passes unchanged. A message in several pieces takes a permit for all its bytes as soon as its
+//! length is known, and must keep arriving. Invariant: the decoder never sees a message with too many items.
 
 use std::pin::Pin;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! Large responses: sent in chunks, counted until they are written, and reset if the client does not read them.
 //!
-//! The permit of a response belongs to its bytes: the last written chunk returns it. A client that opens no window for a
-//! response, or reads none of it, loses its stream after a while. Invariant: a stream produces more only while its connection
-//! has capacity.
+//! The permit of a response belongs to its bytes: the last written chunk returns it. A client that opens no window for
+//! a response, or reads none of it, loses its stream after a while. Invariant: a stream produces more only while its
+//! connection has capacity.
 
 use std::cell::Cell;
 use std::pin::Pin;

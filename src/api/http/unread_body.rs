@@ -1,9 +1,10 @@
 //! Bodies of requests that are refused before they are read.
 //!
-//! A client over HTTP/2 that still sends its body when a refusal comes may take the end of its stream for an error, and never show
-//! why it was refused. Clients of gRPC do not.
+//! A client over HTTP/2 that still sends its body when a refusal comes may take the end of its stream for an error, and
+//! never show why it was refused. Clients of gRPC do not.
 //!
-//! A client that waits for `100 Continue` sends no body before it is asked for it (RFC 9110, section 10.1.1). It is not asked then.
+//! A client that waits for `100 Continue` sends no body before it is asked for it (RFC 9110, section 10.1.1). It is not
+//! asked then.
 
 use std::time::Duration;
 
@@ -28,8 +29,8 @@ pub async fn discard(request: Request<impl HttpBody>) {
     discard_up_to(request, DISCARDED_BYTES, DISCARD_WAIT).await;
 }
 
-/// The same of a body whose client does not read an answer while its upload goes on: up to a number of bytes, within a time, and no
-/// longer than something comes.
+/// Does the same with a body whose client does not read an answer while its upload goes on: up to a number of bytes,
+/// within a time, and no longer than something comes.
 pub async fn discard_up_to(request: Request<impl HttpBody>, bytes_max: usize, within: Duration) {
     if waits_to_be_asked(request.headers()) {
         return;

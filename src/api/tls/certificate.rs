@@ -1,5 +1,5 @@
-//! What is read of a certificate: the names of its subject, its key, and the end of its validity. Whether it is to be trusted
-//! is not decided here.
+//! The fields that are read of a certificate: the names of its subject, its key, and the end of its validity. Whether
+//! it is to be trusted is not decided here.
 
 use yasna::models::TaggedDerValue;
 use yasna::tags::TAG_UTCTIME;

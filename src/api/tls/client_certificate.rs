@@ -1,4 +1,5 @@
-//! What the certificate of a client says. It was verified during the handshake, so it is of an authority that the server trusts.
+//! The content of the certificate of a client. The certificate was verified during the handshake, so it is of an
+//! authority that the server trusts.
 
 use rustls::pki_types::CertificateDer;
 
@@ -9,8 +10,8 @@ use tallystone_domain::access::PrincipalName;
 /// The certificate of a client.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ClientCertificate {
-    /// The principal: the first URI among the alternative names of the subject, else the first DNS name. None if that is no name
-    /// of a principal.
+    /// The principal: the first URI among the alternative names of the subject, else the first DNS name. None if that
+    /// is no name of a principal.
     pub name: Option<PrincipalName>,
     /// The first moment at which it is not valid any more.
     pub expires: Timestamp,

@@ -31,7 +31,7 @@ pub const ALPN_HTTP_1: &[u8] = b"http/1.1";
 /// How long a client that is refused may take to close its side.
 const HEARD_WITHIN: Duration = Duration::from_secs(1);
 
-/// What a port with TLS shows to its clients.
+/// The certificate that a port with TLS shows to its clients.
 pub struct TlsPort {
     current: ArcSwap<OfferedTls>,
     metrics: TlsMetrics,

@@ -9,7 +9,8 @@ use tallystone_domain::limits::HEADERS_BYTES_MAX;
 
 const ANSWER: &str = "this port speaks TLS; use https://\n";
 
-/// Whether a connection begins with a request in clear text: its method is in capitals. A TLS client begins with byte 22.
+/// Whether a connection begins with a request in clear text: its method is in capitals. A TLS client begins with
+/// byte 22.
 pub async fn begins(stream: &TcpStream) -> io::Result<bool> {
     let mut first = [0];
     let read = stream.peek(&mut first).await?;
@@ -27,7 +28,8 @@ pub async fn refuse(mut stream: TcpStream) -> io::Result<()> {
     close(stream).await
 }
 
-/// Closes a connection so that the client receives what was written to it: one that is closed with unread bytes is reset.
+/// Closes a connection so that the client receives what was written to it: one that is closed with unread bytes is
+/// reset.
 pub async fn close(mut stream: TcpStream) -> io::Result<()> {
     stream.shutdown().await?;
     let mut left = stream.take(u64::from(HEADERS_BYTES_MAX));

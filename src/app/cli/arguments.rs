@@ -134,8 +134,8 @@ pub fn named_error(text: &str) -> Result<String, String> {
     }
 }
 
-/// Gathers pairs under their keys. A key that stands twice is refused: of two values one would be dropped in silence, and a
-/// filter would be about other messages than its writer meant.
+/// Gathers pairs under their keys. A key that occurs twice is refused: of two values one would be dropped in silence,
+/// and a filter would be about other messages than its writer meant.
 pub fn distinct(pairs: &[(String, String)]) -> Result<HashMap<String, String>, Failure> {
     let mut distinct = HashMap::new();
     for (key, value) in pairs {

@@ -75,8 +75,8 @@ pub struct RestoreArgs {
     output: OutputArgs,
 }
 
-/// The directory that is filled before it has its name. It stands beside the other one, also if that was written with a slash at its
-/// end.
+/// The directory that is filled before it has its name. It is next to the other one, also if that was written with a
+/// slash at its end.
 fn partial_of(dir: &Path) -> Result<PathBuf, Failure> {
     let Some(name) = dir.file_name() else {
         let what = format!(

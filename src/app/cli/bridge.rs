@@ -85,7 +85,7 @@ fn is_nothing_left(found: &pb::AdoptStoreResponse) -> bool {
     found.already_adopted && found.rules == 0
 }
 
-/// What belongs to another queue store.
+/// The things that belong to another queue store.
 fn things(found: &pb::AdoptStoreResponse) -> String {
     let counters = (!found.already_adopted).then(|| "counters and history".to_owned());
     let rules = match found.rules {

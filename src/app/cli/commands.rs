@@ -255,7 +255,7 @@ fn run(loaded: LoadedConfig, preset: Preset) -> Result<(), Failure> {
     outcome.map_err(|error| failure_of_start(&error))
 }
 
-/// Why stores cannot be opened, with its exit code.
+/// The failure of stores that cannot be opened, with its exit code.
 pub fn failure_of_start(error: &anyhow::Error) -> Failure {
     let exit = if let Some(error) = error.downcast_ref::<OpenError>() {
         Exit::from(error)
@@ -402,7 +402,7 @@ fn settings_of(environment: impl Iterator<Item = (OsString, OsString)>) -> Resul
     .collect()
 }
 
-/// Where `dev` keeps its data when nobody says where.
+/// The directory of the data of `dev` when the caller names none.
 fn default_data_dir() -> Option<PathBuf> {
     let set = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let base = set("XDG_DATA_HOME").or_else(|| set("HOME").map(|home| home.join(".local/share")))?;

@@ -32,7 +32,7 @@ pub enum Exit {
     Unavailable = 5,
     /// Some items succeeded and others failed.
     Partial = 6,
-    /// What the command asked for is over already, and does not happen again.
+    /// The work that the command asked for is over already, and does not happen again.
     Over = 8,
 }
 
@@ -222,7 +222,7 @@ impl From<io::Error> for Failure {
     }
 }
 
-/// What to do about a TLS session that does not come about.
+/// The advice for a TLS session that does not come about.
 fn tls_advice(failure: &TlsFailure) -> &'static str {
     match failure {
         TlsFailure::NotTrusted => {

@@ -417,7 +417,8 @@ fn run(cli: Cli) -> Result<(), Failure> {
 
 /// Runs a client on one thread. Ctrl-c ends the process; the token of a change settles its outcome.
 fn on_a_runtime(work: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
-    // Its own function, not generic: the library compiles what it runs several times over, which would be every command.
+    // Its own function, not generic: the library compiles what it runs several times over, which would be every
+    // command.
     block_on(Box::pin(work))
 }
 

@@ -283,7 +283,8 @@ pub enum Confirmation {
     No,
 }
 
-/// Asks for confirmation before data is destroyed, in a command that has `--dry-run`. Without a terminal, `--yes` is required.
+/// Asks for confirmation before data is destroyed, in a command that has `--dry-run`. Without a terminal, `--yes` is
+/// required.
 pub fn confirm(yes: bool, what: &str) -> Result<Confirmation, Failure> {
     confirm_or(yes, what, ", or preview with --dry-run")
 }

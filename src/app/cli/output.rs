@@ -184,8 +184,8 @@ impl Output {
         }
     }
 
-    /// Formats an optional measured duration for a cell: to the second from one second on for people, as in the protocol for
-    /// programs.
+    /// Formats an optional measured duration for a cell: to the second from one second on for people, as in the
+    /// protocol for programs.
     pub fn measured_cell(self, duration: Option<&prost_types::Duration>) -> String {
         match (self.is_for_people(), duration) {
             (true, Some(duration)) => units::about(duration_of(duration)),
@@ -432,8 +432,8 @@ fn csv(out: &mut impl Write, rows: &TableRows, header: PrintHeader, form: CsvCel
     Ok(())
 }
 
-/// The text of a cell. A spreadsheet takes what begins with one of some characters for a formula, and would carry it out; with an
-/// apostrophe before it, it is a text. Numbers stay numbers.
+/// The text of a cell. A spreadsheet takes what begins with one of some characters for a formula, and would carry it
+/// out; with an apostrophe before it, it is a text. Numbers stay numbers.
 fn cell_text(cell: &str, form: CsvCells) -> Cow<'_, str> {
     let may_be_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r', '\n']);
     let is_number = || cell.parse::<f64>().is_ok_and(f64::is_finite);

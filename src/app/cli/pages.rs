@@ -38,8 +38,8 @@ impl RowLimit {
         self.all
     }
 
-    /// Ends a list that was printed: `rest` is the page token of what follows its rows. To be called after the last row, because
-    /// what reads rows alone learns of a cut by the exit code only.
+    /// Ends a list that was printed: `rest` is the page token of what follows its rows. To be called after the last
+    /// row, because what reads rows alone learns of a cut by the exit code only.
     pub fn end(self, rest: &str, output: Output) -> Result<(), Failure> {
         self.end_with(rest, output, "there are more; show them with --limit N or --all")
     }
@@ -57,8 +57,8 @@ impl RowLimit {
     }
 }
 
-/// Says that a list is not whole, though nobody asked for a part of it. CSV and JSON lines have no place for that, so the command
-/// fails where they are printed: a script would take the part for the whole.
+/// Says that a list is not whole, though the caller did not ask for a part of it. CSV and JSON lines have no place for
+/// that, so the command fails where they are printed: a script would take the part for the whole.
 pub fn cut(output: Output, what: &str) -> Result<(), Failure> {
     match output.format() {
         Format::Csv | Format::Jsonl => Err(Failure::new(Exit::Unavailable, format!("the list is cut: {what}"))),

@@ -1,5 +1,6 @@
-//! `explain-error`: explains a refusal and its remedy, from the table that the service uses for answers. It explains the other words
-//! too that people read where something is wrong: why a queue needs attention, and what the log and `status` say of a store.
+//! `explain-error`: explains a refusal and its remedy, from the table that the service uses for answers. It explains
+//! the other words too that people read where something is wrong: why a queue needs attention, and what the log and
+//! `status` say of a store.
 
 use clap::Args;
 use serde_json::{Value, json};
@@ -87,7 +88,7 @@ fn text_of(explained: Explained) -> String {
     }
 }
 
-/// What a word means as the reason why a queue needs attention.
+/// The meaning of a word as the reason why a queue needs attention.
 fn why_attention(reason: AttentionReason) -> String {
     let (meaning, page) = (meaning_of_attention(reason), reason.runbook());
     format!("As the reason why a queue needs attention: {meaning}\n\nRunbook:    {page}\n")

@@ -73,8 +73,8 @@ impl InheritedTlsArgs {
     }
 }
 
-/// What a command needs for its servers: from the options after the noun, those before it, or the environment. The environment
-/// says nothing to servers without TLS.
+/// The TLS settings that a command needs for its servers: from the options after the noun, those before it, or the
+/// environment. The environment says nothing to servers without TLS.
 pub fn tls_of(after: TlsFileOptions<'_>, before: TlsFileOptions<'_>, servers: &[&str]) -> Result<ClientTls, Failure> {
     let is_secure = servers.iter().any(|server| server.starts_with("https://"));
     let file = |given: Option<&Path>, variable| {

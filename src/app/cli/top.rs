@@ -1,7 +1,7 @@
 //! `top`: what queues do now, on one screen that renews itself. The numbers are those of the overview of the console.
 //!
-//! A screen fits a terminal of 80 columns and 24 lines, and is text like any other: where the output is no terminal, screens
-//! follow each other.
+//! A screen fits a terminal of 80 columns and 24 lines, and is text like any other: where the output is no terminal,
+//! screens follow each other.
 
 use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
@@ -60,7 +60,7 @@ pub struct TopScreenArgs {
     client: ClientArgs,
 }
 
-/// What a screen shows.
+/// The content of a screen.
 struct TopReading {
     listed: pb::ListQueueActivityResponse,
     /// The queues that need attention first.

@@ -14,7 +14,8 @@ pub struct AuthConfig {
     pub mode: AuthMode,
     /// `[auth.jwt.NAME]`
     pub jwt: BTreeMap<String, IssuerConfig>,
-    /// Whether callers need no key because only this machine reaches the server. Not a setting: `tallystone dev` decides it.
+    /// Whether callers need no key because only this machine reaches the server. Not a setting: `tallystone dev`
+    /// decides it.
     #[serde(skip)]
     pub loopback_only: bool,
 }

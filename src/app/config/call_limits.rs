@@ -24,7 +24,7 @@ impl CallLimitsConfig {
     }
 }
 
-/// What is wrong with the section: the setting, and what to write.
+/// The fault of the section: the setting, and what to write.
 pub fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
     // With fewer, the last classes would have no place at all.
     let fewest = 2 * CallClass::COUNT;

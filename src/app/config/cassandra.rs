@@ -74,7 +74,7 @@ pub(super) fn same_keyspace<'a>(config: &'a Config, name: &str) -> Option<&'a st
     others.find(|(_, other)| is_same(other)).map(|(other, _)| other.as_str())
 }
 
-/// What is wrong with the cluster that `[counters]` names.
+/// The fault of the cluster that `[counters]` names, if any.
 pub(super) fn invalid_counter_cluster(config: &Config) -> Option<String> {
     let name = &config.counters.cluster;
     match (config.counters.engine, counter_cluster(config)) {

@@ -1,4 +1,4 @@
-//! What is wrong with the settings of clusters, and with those that name a cluster.
+//! The faults of the settings of clusters, and of settings that name a cluster.
 
 use crate::config::{
     ClusterConfig, ClusterKind, Config, CounterEngine, DeclaredDurability, RedisTopology, cassandra, cluster_tls, redis,
@@ -106,7 +106,7 @@ fn invalid_cluster_setting(cluster: &ClusterConfig, engine_kind: ClusterKind) ->
         .then(|| ("servers", "apply only to a cluster of kind \"memcached\", \"cassandra\" or \"redis\"".to_owned()))
 }
 
-/// What is wrong with the cluster that the count cache of new namespaces should be in.
+/// The fault of the cluster that the count cache of new namespaces should be in, if any.
 fn invalid_cache_cluster(config: &Config) -> Option<String> {
     let name = &config.cache.cluster;
     let is_redis = |cluster: &ClusterConfig| cluster.kind == ClusterKind::Redis;
@@ -121,7 +121,7 @@ fn invalid_cache_cluster(config: &Config) -> Option<String> {
     })
 }
 
-/// What is wrong with the cluster that best-effort counters should be in.
+/// The fault of the cluster that best-effort counters should be in, if any.
 fn invalid_best_effort_cluster(config: &Config) -> Option<String> {
     let name = &config.best_effort.cluster;
     match config.clusters.get(name).map(|cluster| cluster.kind) {

@@ -6,7 +6,7 @@ use crate::config::{ClusterConfig, ClusterKind};
 use tallystone_adapters::store_tls::{StoreTls, StoreTlsFiles};
 
 impl ClusterConfig {
-    /// What connections to the servers need; none: they are in clear text. Reads the files.
+    /// The TLS of connections to the servers; none: they are in clear text. Reads the files.
     pub fn store_tls(&self) -> Result<Option<StoreTls>, String> {
         if !self.tls {
             return Ok(None);

@@ -1,5 +1,5 @@
-//! The settings `[clusters.NAME]` and `[best_effort]`: the servers of each named cluster, and where best-effort counters
-//! are stored.
+//! The settings `[clusters.NAME]` and `[best_effort]`: the servers of each named cluster, and where best-effort
+//! counters are stored.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -32,7 +32,8 @@ pub struct ClusterConfig {
     /// The servers, grouped by replica.
     pub servers: Servers,
     pub key_prefix: String,
-    /// The timeout in milliseconds for each of three waits of a call: for a send slot, for a connection, for the response.
+    /// The timeout in milliseconds for each of three waits of a call: for a send slot, for a connection, for the
+    /// response.
     pub timeout_ms: u64,
     /// How long the tokens of best-effort adds are stored for deduplication, in seconds; 0 disables deduplication.
     pub dedupe_seconds: u32,

@@ -19,7 +19,7 @@ pub struct QueuesConfig {
     pub engine: QueueEngine,
     /// The cluster of Redis or Valkey, by its name in `[clusters]`; empty for other engines.
     pub cluster: String,
-    /// What messages may take in memory on the embedded engine; 0 takes half of the memory.
+    /// The bytes of memory that messages may take on the embedded engine; 0 takes half of the memory.
     pub memory_bytes: u64,
 }
 

@@ -35,7 +35,7 @@ pub struct IssuerConfig {
     pub group_grants: String,
 }
 
-/// Where an issuer publishes its keys.
+/// The place where an issuer publishes its keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum IssuerKeysPlace {
     /// A file.
@@ -47,13 +47,13 @@ pub enum IssuerKeysPlace {
 /// An issuer whose settings are valid.
 #[derive(Clone, Debug)]
 pub struct ConfiguredIssuer {
-    /// Who it is, and how its tokens are understood.
+    /// The identity of the issuer, and how its tokens are understood.
     pub policy: IssuerPolicy,
-    /// Where its keys are.
+    /// The place of its keys.
     pub keys: IssuerKeysPlace,
 }
 
-/// What is wrong with an issuer: the setting, and what to write.
+/// The fault of an issuer: the setting, and what to write.
 type IssuerFault = (&'static str, String);
 
 impl IssuerConfig {

@@ -1,4 +1,4 @@
-//! Where a server listens, and where the command line looks for one.
+//! The address on which a server listens, and at which the command line looks for one.
 
 use std::fmt;
 use std::net::SocketAddr;

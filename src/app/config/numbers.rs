@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::units::{read_size, read_span};
 
-/// The number of a setting that is written with a unit, such as `256MiB` or `10s`. The name of the setting ends with the unit
-/// of the number.
+/// The number of a setting that is written with a unit, such as `256MiB` or `10s`. The name of the setting ends with
+/// the unit of the number.
 pub fn number_of(key: &str, text: &str) -> Option<i64> {
     let span = |in_unit: fn(Duration) -> Option<u128>| read_span(text).and_then(in_unit);
     let number = match key.rsplit('_').next()? {
@@ -17,7 +17,7 @@ pub fn number_of(key: &str, text: &str) -> Option<i64> {
     i64::try_from(number?).ok()
 }
 
-/// What a setting with a number takes.
+/// The values that a setting with a number takes, in words.
 pub fn number_wanted(key: &str) -> &'static str {
     match key.rsplit('_').next() {
         Some("bytes") => "a whole number of bytes, or a size such as 256MiB",

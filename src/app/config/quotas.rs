@@ -27,8 +27,8 @@ pub struct QuotasConfig {
 }
 
 impl QuotasConfig {
-    /// The limits on a server with this many connections in all. Of them no key has more than half, unless it has a limit of
-    /// its own or there is none.
+    /// The limits on a server with this many connections in all. Of them no key has more than half, unless it has a
+    /// limit of its own or there is none.
     pub fn limits(&self, connections: usize) -> QuotaLimits {
         let half = connections.div_ceil(2) as u64;
         KeyQuota::ALL.into_iter().fold(QuotaLimits::UNLIMITED, |all, quota| {

@@ -86,7 +86,7 @@ pub(super) fn invalid_setting(cluster: &ClusterConfig) -> Option<(&'static str, 
     None
 }
 
-/// What is wrong with the cluster that `[queues]` names.
+/// The fault of the cluster that `[queues]` names, if any.
 pub(super) fn invalid_queue_cluster(config: &Config) -> Option<String> {
     let name = &config.queues.cluster;
     match (config.queues.engine, queue_cluster(config)) {

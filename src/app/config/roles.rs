@@ -1,4 +1,5 @@
-//! What a server is in its fleet, as it is written in the settings: its roles, and where the others reach it.
+//! The part of a server in its fleet, as it is written in the settings: its roles, and the address at which the others
+//! reach it.
 
 use std::net::SocketAddr;
 use std::str::FromStr;
@@ -19,7 +20,8 @@ pub struct ServerRoles(pub Roles);
 pub struct AdvertisedAddress(Option<ListenAddress>);
 
 impl AdvertisedAddress {
-    /// What the others are told, for a server that listens at an address; nothing if they could not reach it by that.
+    /// The address that the others get, for a server that listens at an address; none if they could not reach it by
+    /// that.
     pub fn of(&self, bound: SocketAddr) -> Option<String> {
         match &self.0 {
             Some(address) => Some(address.to_string()),
@@ -69,7 +71,7 @@ impl TryFrom<String> for ServerRoles {
     }
 }
 
-/// What is wrong with the roles for the store, if anything.
+/// The fault of the roles for the store, if any.
 pub fn find_invalid(config: &Config) -> Option<(&'static str, String)> {
     let ServerRoles(Roles { writer, roller }) = config.server.roles;
     if config.counters.engine == CounterEngine::Cassandra || (writer && roller) {

@@ -1,8 +1,9 @@
-//! Tables of settings: dotted keys, the key that documents another, and sections of any name that take what nobody gave them.
+//! Tables of settings: dotted keys, the key that documents another, and sections of any name, which take what they lack
+//! from the documented one.
 
 use toml::{Table, Value};
 
-/// What a value is, in words.
+/// The kind of a value, in words.
 pub(super) fn kind_of(value: &Value) -> &'static str {
     match value {
         Value::String(_) => "a text",

@@ -56,7 +56,7 @@ impl TlsConfig {
         is_set(&self.cert_file)
     }
 
-    /// What the calls of other servers need.
+    /// The TLS files for calls to other servers.
     pub fn peers(&self) -> PeerTlsFiles {
         PeerTlsFiles {
             authorities: is_set(&self.peer_ca_file).then(|| self.peer_ca_file.clone()),

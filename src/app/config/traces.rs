@@ -15,7 +15,7 @@ pub struct TracesConfig {
     pub sample_per_mille: u32,
 }
 
-/// What an address of a collector must be.
+/// The form that the address of a collector must have.
 pub(super) const COLLECTOR: &str = "must be http://HOST:PORT of an OTLP collector over gRPC";
 
 /// Whether an address is that of a collector over gRPC, or empty.

@@ -1,4 +1,4 @@
-//! Where this server records the acts of operators.
+//! The record in which this server keeps the acts of operators.
 
 use std::sync::Arc;
 

@@ -148,7 +148,7 @@ impl Backend {
         Err(OpenError::Silent { keyspaces: fleet.keyspaces.clone(), why }.into())
     }
 
-    /// Why a store has failed for good, if one has.
+    /// The reason why a store has failed for good, if one has.
     pub fn fault(&self) -> Option<String> {
         self.handles.iter().find_map(|(handle, _)| handle.failure())
     }
@@ -191,7 +191,7 @@ struct OpenEngines {
 }
 
 impl OpenEngines {
-    /// The counters of an engine with the history beside them, and the handles of its stores: that with the catalog first.
+    /// The counters of an engine with their history, and the handles of its stores: that with the catalog first.
     fn counters(self, engine: CounterEngine) -> anyhow::Result<OpenedKeyspaces> {
         let one = match engine {
             CounterEngine::Memory => self.memory,
@@ -235,8 +235,8 @@ fn with_services(
     handles
 }
 
-/// The metrics of the engines. Those of memcached and Cassandra are on the page of every server, with zeros where there is
-/// none, so that dashboards find them.
+/// The metrics of the engines. Those of memcached and Cassandra are on the page of every server, with zeros where there
+/// is none, so that dashboards find them.
 fn collectors(
     memcached: &MemcachedClusters,
     keyspaces: Option<&Keyspaces>,
@@ -292,7 +292,8 @@ fn best_effort_counts(config: &Config, memcached: &MemcachedClusters, clock: &Ar
     }
 }
 
-/// A memcached cluster as namespaces name it. The settings were checked: every name of a cluster is one of the catalog's.
+/// A memcached cluster as namespaces name it. The settings were checked: every name of a cluster is one of the
+/// catalog's.
 fn cache_cluster((name, cluster): (&String, &Arc<Cluster>)) -> Option<(NamespaceName, CacheCluster)> {
     Some((NamespaceName::new(name).ok()?, cluster.opened(name).cache?))
 }

@@ -17,8 +17,8 @@ pub async fn ensure_queue_namespace(namespaces: &NamespaceCatalog) {
     }
 }
 
-/// Creates the queue template for timed tasks, with 16 attempts as in Alibaba's timeout center. The server starts even if
-/// this fails.
+/// Creates the queue template for timed tasks, with 16 attempts as in Alibaba's timeout center. The server starts even
+/// if this fails.
 pub async fn ensure_timed_tasks(queues: &Queues) {
     let name = QueueName::new("timed-task").expect("a literal name is valid");
     let (template_for, default_attempts) = (Some(TIMED_TASKS.into()), Some(TIMED_TASK_ATTEMPTS));

@@ -1,4 +1,5 @@
-//! The first API key: a server that asks for keys does not start without one, and a command makes it while no server runs.
+//! The first API key: a server that asks for keys does not start without one, and a command makes it while no server
+//! runs.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -45,8 +46,8 @@ pub async fn require(config: &Config, backend: Backend, now: Timestamp) -> anyho
     Err(UnusableSetting(what.to_owned()).into())
 }
 
-/// Creates a key in the store that the settings name, while no server owns it. It is valid for `lasts`, from when the store is
-/// open; none: for ever.
+/// Creates a key in the store that the settings name, while no server owns it. It is valid for `lasts`, from when the
+/// store is open; none: for ever.
 pub async fn create_offline(
     config: &Config,
     draft: KeyDraft,

@@ -12,8 +12,8 @@ use tallystone_engine::Engine;
 use tallystone_engine::access::TrustedIssuer;
 use tallystone_ports::KeyDocument;
 
-/// The issuers of the settings. Whether their keys can be read is seen later; that their certificates of authorities can be is
-/// checked here.
+/// The issuers of the settings. Whether their keys can be read is seen later; that their certificates of authorities
+/// can be is checked here.
 pub fn of(config: &Config) -> anyhow::Result<Vec<TrustedIssuer>> {
     match config.auth.mode {
         AuthMode::Keys => trusted_issuers(config).into_iter().map(issuer).collect(),

@@ -30,7 +30,7 @@ pub struct Keyspaces {
     attached: BTreeMap<NamespaceName, Arc<Cassandra>>,
 }
 
-/// What keyspaces offer together.
+/// The parts that keyspaces offer together.
 pub struct OpenedKeyspaces {
     pub stores: Stores,
     /// In the order of `Keyspaces::all`.
@@ -49,8 +49,8 @@ impl Keyspaces {
         self.all().map(|keyspace| keyspace.keyspace()).collect::<Vec<_>>().join(" or keyspace ")
     }
 
-    /// Their stores as one, with best-effort counters in `fast`, and their handles in the order of `all`. The stores are
-    /// combined even for one keyspace, so that a dataset of another one is refused and not begun again.
+    /// Their stores as one, with best-effort counters in `fast`, and their handles in the order of `all`. The stores
+    /// are combined even for one keyspace, so that a dataset of another one is refused and not begun again.
     ///
     /// The history of messages is that of the keyspace with the catalog. Its rows are kept for `history_retention`.
     pub fn opened(&self, fast: &Arc<dyn FastCounts>, history_retention: Duration) -> OpenedKeyspaces {
@@ -72,8 +72,8 @@ impl Keyspaces {
     }
 }
 
-/// Opens the keyspaces, one after the other, within what is left of a start. All are looked at before any is settled: a start
-/// that is refused for one of them leaves no mark on another.
+/// Opens the keyspaces, one after the other, within what is left of a start. All are looked at before any is settled: a
+/// start that is refused for one of them leaves no mark on another.
 pub async fn open(
     config: &Config,
     preset: Preset,
@@ -110,8 +110,8 @@ pub async fn open(
     Ok(Keyspaces { primary: home, attached: beside })
 }
 
-/// Looks at a keyspace beside the one with the catalog. Another server that starts for the first time as well may have settled
-/// both since the catalog was looked at.
+/// Looks at a keyspace other than the one with the catalog. Another server that starts for the first time as well may
+/// have settled both since the catalog was looked at.
 async fn inspect_attached(
     home: &Cassandra,
     beside: &Cassandra,
@@ -178,7 +178,8 @@ async fn make(
         // Whatever else is wrong is said by the opening.
         SchemaState::Current | SchemaState::Ahead(_) | SchemaState::Differs(_) => return Ok(()),
     };
-    // Also when its description was there already: another server may be making it, and only the statement waits for it.
+    // Also when its description was there already: another server may be making it, and only the statement waits for
+    // it.
     let known = tallystone_cassandra::data_centers(session);
     let nearest = options.data_center.clone().or_else(|| known.first().cloned()).unwrap_or_default();
     let replication = Replication::new(vec![(nearest, 1)]);

@@ -1,7 +1,7 @@
 //! Probes the stores of a running server and evaluates its readiness, for `/readyz`, gRPC health and the metrics.
 //!
-//! Each store is probed every second. Its time without an answer is counted in the steps of the evaluation loop, and each step is
-//! bounded: a process that was paused did not probe in that time, which proves nothing about a store.
+//! Each store is probed every second. Its time without an answer is counted in the steps of the evaluation loop, and
+//! each step is bounded: a process that was paused did not probe in that time, which proves nothing about a store.
 
 use std::convert::Infallible;
 use std::fmt;
@@ -46,11 +46,11 @@ struct StoreDowntime {
     unanswered_for: Duration,
     /// The cause of a permanent failure.
     fault: Option<String>,
-    /// Why it does not serve although it answers.
+    /// The reason why it does not serve although it answers.
     refusal: Option<StoreRefusal>,
 }
 
-/// Why a store does not serve although it answers.
+/// The reason why a store does not serve although it answers.
 #[derive(Clone, Debug)]
 enum StoreRefusal {
     /// It refuses what this server needs.
@@ -66,7 +66,7 @@ pub struct StoreStanding<'r> {
     pub silent: Duration,
     /// The cause of a permanent failure.
     pub failure: Option<String>,
-    /// Why it does not serve although it answers.
+    /// The reason why it does not serve although it answers.
     pub refusal: Option<String>,
 }
 
@@ -195,7 +195,7 @@ impl StoreRefusal {
 }
 
 impl StoreDowntime {
-    /// That of a store which has just answered.
+    /// The state of a store that has just answered.
     fn answered(now: Timestamp) -> Self {
         Self { last_response: now, unanswered_for: Duration::ZERO, fault: None, refusal: None }
     }

@@ -24,7 +24,7 @@ const QUEUE_OPTIONS: RedisQueueOptions = RedisQueueOptions {
 #[error("cluster {cluster} cannot be used for queues: {why}")]
 pub struct RedisUnusable {
     cluster: String,
-    /// What is wrong, and what to do.
+    /// The fault, and what to do.
     pub why: OpenError,
 }
 

@@ -1,4 +1,5 @@
-//! What the system gives this process, descriptors and memory, and what of it the connections may take.
+//! The descriptors and the memory that the system gives this process, and the part of them that the connections may
+//! take.
 //!
 //! The store has files to open whatever clients do: a reserve of descriptors is not given to connections.
 
@@ -12,12 +13,13 @@ use crate::config::Config;
 use tallystone_api::serve::ServeLimits;
 use tallystone_domain::limits::{BUFFER_BYTES_DEFAULT, CONNECTIONS_MAX, DESCRIPTORS_RESERVED};
 
-/// What of the memory requests and answers under way may take.
+/// The part of the memory that requests and answers under way may take: one in so many.
 const BUFFERS_OF_MEMORY: u64 = 4;
-/// What of the memory queues may take.
+/// The part of the memory that queues may take: one in so many.
 const QUEUES_OF_MEMORY: u64 = 2;
 
-/// Makes files from here on readable by the user of this process alone: data, exports and backups hold payloads and names.
+/// Makes files from here on readable by the user of this process alone: data, exports and backups hold payloads and
+/// names.
 pub fn keep_files_private() {
     rustix::process::umask(rustix::fs::Mode::RWXG | rustix::fs::Mode::RWXO);
 }
@@ -34,7 +36,7 @@ pub fn raise_descriptors() {
     }
 }
 
-/// What a server that listens at an address is called: its address, or its host where it listens on all of them.
+/// The name of a server that listens at an address: its address, or its host where it listens on all addresses.
 pub fn name_of(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
@@ -43,7 +45,7 @@ pub fn name_of(address: SocketAddr) -> String {
     format!("{}:{}", host.nodename().to_string_lossy(), address.port())
 }
 
-/// What the connections of this process may take.
+/// The limits on the connections of this process.
 pub fn bounds(config: &Config) -> ServeLimits {
     let connections = connections(getrlimit(Resource::Nofile).current, open_descriptors());
     if connections < CONNECTIONS_MAX {
@@ -66,7 +68,8 @@ fn buffer_bytes(set: u64, memory: Option<u64>) -> usize {
     }
 }
 
-/// What queues may take in memory: what is set, or a part of the memory with 0 and where more is set than there is.
+/// The bytes of memory that queues may take: what is set, or a part of the memory with 0 and where more is set than
+/// there is.
 pub fn queue_memory_bytes(config: &Config) -> u64 {
     let (set, memory) = (config.queues.memory_bytes, memory_bytes());
     if let Some(memory) = memory.filter(|memory| set > *memory) {
@@ -103,8 +106,8 @@ fn open_descriptors() -> usize {
     fs::read_dir("/proc/self/fd").map_or(0, Iterator::count)
 }
 
-/// The memory that this process may take: of the machine, or of its control group if that is less. None where the system does not
-/// tell.
+/// The memory that this process may take: of the machine, or of its control group if that is less. None where the
+/// system does not say.
 pub fn memory_bytes() -> Option<u64> {
     let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_of(&text));
     let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -112,8 +115,9 @@ pub fn memory_bytes() -> Option<u64> {
     [machine, group].into_iter().flatten().min()
 }
 
-/// The least limit of the control groups of this process, those above them included. `groups` is `/proc/self/cgroup`: lines such
-/// as `0::/system.slice/tallystone.service`, or `4:memory:/path` of the first version. In a container they begin at its own root.
+/// The least limit of the control groups of this process, those above them included. `groups` is `/proc/self/cgroup`:
+/// lines such as `0::/system.slice/tallystone.service`, or `4:memory:/path` of the first version. In a container they
+/// begin at its own root.
 fn group_limits(groups: &str, limit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let limits = groups.lines().flat_map(|line| {
         let mut parts = line.splitn(3, ':').skip(1);

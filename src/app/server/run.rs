@@ -1,9 +1,9 @@
 //! The lifecycle of a server: bind, open, serve, drain, close.
 //!
-//! The server binds its port and answers health checks before it opens its stores, because recovery after a crash can be
-//! slow. It becomes ready when the stores answer. SIGTERM or ctrl-c starts the shutdown, even during startup. The server
-//! then accepts no new calls, finishes calls in flight, drains the rollups (limit, rolls, watermarks, in this order), closes
-//! the stores and prints a summary. One deadline bounds the whole shutdown.
+//! The server binds its port and answers health checks before it opens its stores, because recovery after a crash can
+//! be slow. It becomes ready when the stores answer. SIGTERM or ctrl-c starts the shutdown, even during startup. The
+//! server then accepts no new calls, finishes calls in flight, drains the rollups (limit, rolls, watermarks, in this
+//! order), closes the stores and prints a summary. One deadline bounds the whole shutdown.
 
 use std::fmt;
 use std::io;
@@ -80,8 +80,8 @@ pub fn run_until_stopped(config: Config, preset: Preset) -> anyhow::Result<()> {
     outcome
 }
 
-/// Disables transparent huge pages: the kernel zeroes a huge page on first access, which stalls calls for 5 ms on a virtual
-/// machine.
+/// Disables transparent huge pages: the kernel zeroes a huge page on first access, which stalls calls for 5 ms on a
+/// virtual machine.
 #[cfg(target_os = "linux")]
 fn disable_huge_pages() {
     if let Err(error) = rustix::thread::disable_transparent_huge_pages(true) {
@@ -171,7 +171,8 @@ async fn listen(config: &Config) -> anyhow::Result<(TcpListener, SocketAddr)> {
     Ok((listener, address))
 }
 
-/// The address that other servers are told, which says whether it is reached by TLS, and the name of this one among them.
+/// The address that is reported to other servers, which says whether it is reached by TLS, and the name of this server
+/// among them.
 fn names_of(config: &Config, address: SocketAddr) -> (Option<String>, String) {
     let advertised = config.server.advertise.of(address);
     let name = advertised.clone().unwrap_or_else(|| resources::name_of(address));
@@ -186,7 +187,8 @@ fn with_settings(gateway: Gateway, config: &Config, preset: Preset) -> Gateway {
     gateway.with_console(config.console.settings(&config.server))
 }
 
-/// Serves, and meanwhile keeps the certificate up to date and sends the metrics, if there is a certificate, or a collector.
+/// Serves, and meanwhile keeps the certificate up to date and sends the metrics, if there is a certificate, or a
+/// collector.
 async fn with_watches(
     serving: impl Future<Output = ConnectionDrainSummary>,
     certificate: Option<CertificateWatch>,
@@ -217,8 +219,8 @@ fn authentication(config: &Config) -> Authentication {
     }
 }
 
-/// The host names that a browser may use. This check is the only protection of a development server against requests from
-/// other web sites.
+/// The host names that a browser may use. This check is the only protection of a development server against requests
+/// from other web sites.
 fn hosts(config: &Config, preset: Preset) -> AllowedHosts {
     match preset {
         Preset::Dev => AllowedHosts::only(config.server.names().map(str::to_owned)),
@@ -283,8 +285,8 @@ async fn bind(listen: &ListenAddress) -> anyhow::Result<TcpListener> {
     })
 }
 
-/// Opens the stores and starts the engine. `advertised` is the address at which other servers reach this one, if any; `name`
-/// identifies this server in the records that it writes; `connections` is how many it takes.
+/// Opens the stores and starts the engine. `advertised` is the address at which other servers reach this one, if any;
+/// `name` identifies this server in the records that it writes; `connections` is how many it takes.
 async fn open(
     config: &Config,
     preset: Preset,

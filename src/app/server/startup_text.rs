@@ -1,4 +1,5 @@
-//! What a server prints when it is ready: where it listens, where its data is, and commands to try.
+//! The text that a server prints when it is ready: the address on which it listens, the place of its data, and commands
+//! to try.
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -9,7 +10,8 @@ use crate::config::{
 use crate::notices::{print_line, shell_quoted};
 use crate::server::preset::Preset;
 
-/// The warnings of a server that listens on an address other than loopback: without keys, with TLS or not; and with keys.
+/// The warnings of a server that listens on an address other than loopback: without keys, with TLS or not; and with
+/// keys.
 const NO_AUTHENTICATION_WARNING: &str = "there is no authentication: anyone who reaches this address can read and change \
     everything; keep it in a trusted network, listen on 127.0.0.1, or set auth.mode to \"keys\"";
 const NOTHING_WARNING: &str = "there is no authentication and no TLS: anyone who reaches this address can read and change \
@@ -17,7 +19,7 @@ const NOTHING_WARNING: &str = "there is no authentication and no TLS: anyone who
 const NO_TLS_WARNING: &str = "there is no TLS: API keys and data cross the network in clear text; set tls.cert_file and \
     tls.key_file, keep it in a trusted network, or listen on 127.0.0.1 behind a proxy with TLS";
 
-/// Where servers share the queues and each has counters of its own.
+/// The warning for servers that share the queues while each has counters of its own.
 const OWN_COUNTERS_WARNING: &str = "other servers may share the queues, but these counters are this server's own: its counters of \
     queues have what other servers did up to 30 s later, as reported_to says, and all other counters differ between servers; use \
     counters.engine = \"cassandra\" where several servers share a Redis";

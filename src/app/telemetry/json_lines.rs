@@ -26,8 +26,8 @@ where
     }
 }
 
-/// Writes a line with another name for its target. Names of targets have nothing that JSON escapes, and quotes within a text are
-/// escaped, so what is found is an entry. It comes behind the fields of the line.
+/// Writes a line with another name for its target. Names of targets have nothing that JSON escapes, and quotes within a
+/// text are escaped, so what is found is an entry. It comes behind the fields of the line.
 fn write_renamed(writer: &mut Writer<'_>, line: &str, target: &str, name: UserTarget<'_>) -> fmt::Result {
     let entry = format!("\"target\":\"{target}\"");
     match line.rsplit_once(&entry) {

@@ -2,10 +2,10 @@
 //!
 //! A kind is all ERROR, WARN and INFO lines of one code location with one `reason`. At most one line of each kind is
 //! written per period. If lines were suppressed, the next period begins with a summary: their number and the first of
-//! them. A period lasts a second. While lines of the kind go on, each period is twice as long as the one before, up to a
-//! minute, so that an outage does not fill the log. INFO is included because callers can cause such lines without bound:
-//! each change of a namespace logs one. DEBUG and TRACE lines are never suppressed, because they appear only where they
-//! were enabled.
+//! them. A period lasts a second. While lines of the kind go on, each period is twice as long as the one before, up to
+//! a minute, so that an outage does not fill the log. INFO is included because callers can cause such lines without
+//! bound: each change of a namespace logs one. DEBUG and TRACE lines are never suppressed, because they appear only
+//! where they were enabled.
 
 use std::collections::HashMap;
 use std::fmt::{self, Write as _};

@@ -56,7 +56,8 @@ impl Outcome {
 /// The pauses after a failed call: the first, and the longest.
 pub(super) const PAUSE_FIRST: Duration = Duration::from_millis(500);
 pub(super) const PAUSE_LONGEST: Duration = Duration::from_secs(15);
-/// How long a settlement is tried beyond the time for which the message was leased: a store that was away lets leases last longer.
+/// How long a settlement is tried beyond the time for which the message was leased: a store that was away lets leases
+/// last longer.
 const SETTLED_LATE_MAX: Duration = Duration::from_mins(5);
 /// The bound of an error's signature or text, in bytes.
 const ERROR_TEXT_BYTES_MAX: usize = 1_024;
@@ -130,7 +131,7 @@ pub(super) struct JobStart {
     pub signal: watch::Receiver<Option<StopReason>>,
 }
 
-/// What ends and watches the settlement of a job.
+/// The shutdown that ends the settlement of a job, and a function that hears of a first try that failed.
 pub(super) struct SettleWatch {
     pub shutdown: Shutdown,
     /// Is told why the first try failed, if there is another one.
@@ -173,9 +174,9 @@ where
     settle_in_time(&client, settlement(queue, token, outcome), leased_for, &watch).await
 }
 
-/// Settles a lease; what a busy or absent service refuses is sent again, less and less often, until the service says that the lease
-/// is lost or somebody ends the worker. Otherwise work that is done would be done anew. The worker's own clock does not end it: a
-/// store that was away lets leases last longer.
+/// Settles a lease. What a busy or absent service refuses is sent again, less and less often, until the service says
+/// that the lease is lost or the worker is ended. Otherwise work that is done would be done again. The worker's own
+/// clock does not end it: a store that was away lets leases last longer.
 async fn settle_in_time(
     client: &Client,
     (request, settled): (pb::SettleMessagesRequest, SettleOutcome),

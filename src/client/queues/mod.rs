@@ -1,9 +1,9 @@
 //! Queues for applications: typed messages in, workers that lease, renew and settle.
 //!
-//! An enqueue has a message id that never changes between attempts, so a repeat is the same message. A worker has a session: its
-//! dequeues have a sequence and an attempt, so that a repeat gets the same leases. One heartbeat at a third of the session's
-//! lease renews all of them. Payloads are JSON of the application's own type; `Worker::run` passes them unparsed.
-//! `examples/worker.rs` shows it in use.
+//! An enqueue has a message id that never changes between attempts, so a repeat is the same message. A worker has a
+//! session: its dequeues have a sequence and an attempt, so that a repeat gets the same leases. One heartbeat at a
+//! third of the session's lease renews all of them. Payloads are JSON of the application's own type; `Worker::run`
+//! passes them unparsed. `examples/worker.rs` shows it in use.
 
 mod job;
 mod leases;
@@ -91,8 +91,8 @@ impl<T> Queue<T> {
         answer.map_err(|error| EnqueueError { message_id, error })
     }
 
-    /// Enqueues messages, in calls of up to 100, each with one id. The results have the order of the messages. An error says
-    /// which messages may not have been sent: those from its id on.
+    /// Enqueues messages, in calls of up to 100, each with one id. The results have the order of the messages. An error
+    /// says which messages may not have been sent: those from its id on.
     pub async fn send_all(&self, messages: Vec<Message<T>>) -> Result<Vec<Enqueued>, EnqueueError> {
         let messages: Vec<pb::Message> =
             messages.into_iter().map(|message| message.into_proto(|| self.client.message_id())).collect();
@@ -130,8 +130,8 @@ impl<T: DeserializeOwned + Send + 'static> Queue<T> {
         self.client.worker(&self.name)
     }
 
-    /// Works on messages until the shutdown. Each value goes to `work` with its job, and the result settles the message. A
-    /// payload that is not a value of the type fails its message.
+    /// Works on messages until the shutdown. Each value goes to `work` with its job, and the result settles the
+    /// message. A payload that is not a value of the type fails its message.
     pub async fn run<F, W>(&self, worker: &Worker, work: F, shutdown: &Shutdown) -> Result<WorkSummary, WorkerError>
     where
         F: Fn(T, Job) -> W + Send + Sync + 'static,

@@ -74,8 +74,8 @@ fn id_of(lease: &pb::Lease) -> String {
 }
 
 impl Worker {
-    /// Works on messages until the shutdown, the end of the queue if requested, or an error that no retry cures. The result of
-    /// `handler` settles the message; a handler that panics fails it.
+    /// Works on messages until the shutdown, the end of the queue if requested, or an error that no retry cures. The
+    /// result of `handler` settles the message; a handler that panics fails it.
     pub async fn run<F, W>(&self, handler: F, shutdown: &Shutdown) -> Result<WorkSummary, WorkerError>
     where
         F: Fn(Job) -> W + Send + Sync + 'static,

@@ -110,16 +110,16 @@ impl Worker {
         self
     }
 
-    /// The lease of the session, 1 s to 12 h; 30 s by default. A heartbeat is sent at a third of it, which is also the delay
-    /// after which a worker learns of a cancel request.
+    /// The lease of the session, 1 s to 12 h; 30 s by default. A heartbeat is sent at a third of it, which is also the
+    /// delay after which a worker learns of a cancel request.
     #[must_use]
     pub fn session_lease(mut self, lease: Duration) -> Self {
         self.session_lease = lease;
         self
     }
 
-    /// The label of this worker. A new worker with the same label ends the old one, and gets the messages of the old one back at
-    /// once.
+    /// The label of this worker. A new worker with the same label ends the old one, and gets the messages of the old
+    /// one back at once.
     #[must_use]
     pub fn label(mut self, label: impl Into<String>) -> Self {
         self.label = label.into();

@@ -1,4 +1,4 @@
-//! What is kept of an API key: its principal, the hashes of its secrets, and until when each is valid.
+//! The record of an API key: its principal, the hashes of its secrets, and the time until which each secret is valid.
 //!
 //! A key has one secret, and two while it is rotated: the old one stays valid until its owners have the new one.
 
@@ -16,7 +16,7 @@ pub struct SecretHash(pub [u8; 32]);
 /// One secret of a key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessKeySecret {
-    /// What is kept of it.
+    /// The hash that is kept of it.
     pub hash: SecretHash,
     /// When it was made.
     pub created: Timestamp,
@@ -24,14 +24,14 @@ pub struct AccessKeySecret {
     pub expires: Option<Timestamp>,
 }
 
-/// What can be set of a key.
+/// The parts of a key that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AccessKeySpec {
     /// The principal that it stands for. No two keys have the same.
     pub name: PrincipalName,
-    /// What it is for.
+    /// The purpose of the key.
     pub description: String,
-    /// What it allows.
+    /// The grants of the key.
     pub grants: Grants,
     /// The limits that it has instead of those of the server.
     pub quotas: KeyQuotas,
@@ -46,7 +46,7 @@ pub struct AccessKey {
     pub id: KeyId,
     /// The version of its settings, from 1.
     pub version: u64,
-    /// What can be set.
+    /// The parts that can be set.
     pub spec: AccessKeySpec,
     /// When it was made.
     pub created: Timestamp,

@@ -1,7 +1,7 @@
 //! Grants: what a key allows. A grant is a role on a kind of things, with an exact name or all names with a prefix.
 //!
-//! What no grant allows is denied, and a grant that denies wins over all that allow. These rules are pure: who called, and
-//! what exists, does not matter to them.
+//! Access that no grant allows is denied, and a grant that denies wins over all that allow. These rules are pure: who
+//! called, and what exists, does not matter to them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,12 +10,12 @@ use crate::access::AccessRole;
 use crate::limits::{GRANT_NAME_BYTES_MAX, GRANTS_MAX};
 use crate::reason::{Reason, Reject};
 
-/// What stands between a namespace and a counter in the name of a grant. Neither may contain it.
+/// The separator between a namespace and a counter in the name of a grant. Neither may contain it.
 const COUNTER_SEPARATOR: u8 = b'#';
 /// Ends the name of a grant that is for all names with a prefix. Alone it stands for every name or kind.
 const WILDCARD: char = '*';
 
-/// What a grant that denies begins with, where allowing and denying ones stand together.
+/// The beginning of a grant that denies, where grants that allow and grants that deny are written together.
 const DENIES: &str = "not ";
 
 /// A kind of things that calls touch.
@@ -293,7 +293,8 @@ impl fmt::Display for Grant {
 }
 
 impl Grants {
-    /// The grants of a key: at least one, at most [`GRANTS_MAX`], of which one allows something. Their order does not matter.
+    /// The grants of a key: at least one, at most [`GRANTS_MAX`], of which one allows something. Their order does not
+    /// matter.
     pub fn new(grants: Vec<Grant>) -> Result<Self, Reject> {
         let grants = Self::of_caller(grants)?;
         if grants.iter().all(|grant| grant.effect == GrantEffect::Deny) {
@@ -318,7 +319,8 @@ impl Grants {
         self.0.iter()
     }
 
-    /// What other grants have more (`+`) and less (`-`), in words. Empty if they are the same.
+    /// The changes to other grants, in words: the grants that they have more (`+`) and less (`-`). Empty if they are
+    /// the same.
     pub fn changes_to(&self, after: &Self) -> String {
         let only = |of: &Self, other: &Self, sign: &str| -> Vec<String> {
             of.iter().filter(|grant| !other.0.contains(grant)).map(|grant| format!("{sign}{grant}")).collect()
@@ -342,8 +344,8 @@ impl Grants {
         !denies && about.any(|grant| grant.names.is_all())
     }
 
-    /// Whether calls that need a role may touch any counter of a namespace. It may say yes where several denials together
-    /// leave nothing; each counter is asked for on its own as well.
+    /// Whether calls that need a role may touch any counter of a namespace. It may say yes where several denials
+    /// together leave nothing; each counter is asked for on its own as well.
     pub fn allows_counters_of(&self, needed: AccessRole, namespace: &str) -> bool {
         let about = || self.0.iter().filter(|grant| grant.is_about(needed, ResourceKind::Counter));
         let denies = |grant: &&Grant| grant.effect == GrantEffect::Deny && grant.has_all_of(namespace);
@@ -359,7 +361,8 @@ impl Grants {
         !about().any(denies_all) && about().any(|grant| grant.effect == GrantEffect::Allow)
     }
 
-    /// What all names of a kind begin with on which calls that need a role may be allowed, so that lists look no further.
+    /// The common beginning of all names of a kind on which calls that need a role may be allowed, so that lists look
+    /// no further.
     pub fn common_prefix(&self, needed: AccessRole, kind: ResourceKind) -> &str {
         self.common_prefix_behind("", needed, kind)
     }
@@ -427,7 +430,7 @@ fn kinds_of(role: AccessRole) -> &'static [ResourceKind] {
     }
 }
 
-/// Why a grant would allow nothing, and what to write instead.
+/// Says why a grant would allow nothing, and what to write instead.
 fn needless(role: AccessRole, kind: ResourceKind) -> String {
     let own: Vec<String> = kinds_of(role).iter().map(|kind| format!("{role}:{}", kind.word())).collect();
     let roles = AccessRole::OF_KEYS.into_iter().filter(|role| kinds_of(*role).contains(&kind));
@@ -436,7 +439,7 @@ fn needless(role: AccessRole, kind: ResourceKind) -> String {
     format!("no call needs the role {role} on the kind {}; write {own}, or for that kind {others}", kind.word())
 }
 
-/// What both texts begin with. Texts of patterns are ASCII.
+/// The common beginning of both texts. Texts of patterns are ASCII.
 fn common_beginning<'a>(left: &'a str, right: &str) -> &'a str {
     let same = left.bytes().zip(right.bytes()).take_while(|(left, right)| left == right).count();
     &left[..same]

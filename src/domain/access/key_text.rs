@@ -7,7 +7,7 @@ use sha2::{Digest, Sha256};
 use crate::access::{KeyId, SecretHash};
 use crate::hex::{hex_bytes, hex_digits};
 
-/// What a key begins with, so that scanners for leaked secrets find one.
+/// The beginning of a key, by which scanners for leaked secrets find one.
 const PREFIX: &str = "ts_";
 /// The bytes of a secret: 256 bits, too many to guess.
 const SECRET_BYTES: usize = 32;
@@ -38,7 +38,7 @@ impl ApiKey {
         format!("{PREFIX}{}_{}", self.id, hex_digits(&self.secret))
     }
 
-    /// What is kept of the secret: SHA-256. A slow hash is for passwords; nobody guesses 256 random bits.
+    /// The hash that is kept of the secret: SHA-256. A slow hash is for passwords; no caller guesses 256 random bits.
     pub fn hash(&self) -> SecretHash {
         SecretHash(Sha256::digest(self.secret).into())
     }

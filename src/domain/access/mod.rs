@@ -1,7 +1,7 @@
-//! Who calls, and what they may do: principals, the API keys and tokens by which they are known, grants, and quotas.
+//! Callers, and what they may do: principals, the API keys and tokens by which they are known, grants, and quotas.
 //!
-//! A principal is a name. Each API key stands for one principal and has grants, which say what it allows. Of its secret only
-//! a hash is kept. Invariant: neither `Debug` nor an error shows a secret.
+//! A principal is a name. Each API key stands for one principal and has grants, which say what it allows. Of its secret
+//! only a hash is kept. Invariant: neither `Debug` nor an error shows a secret.
 
 mod access_key;
 mod grant;

@@ -34,9 +34,9 @@ impl PrincipalName {
         Err(Reject::new(Reason::InvalidArgument, text.as_str()).at("name", text.as_str()))
     }
 
-    /// The name of a subject of an issuer of tokens: `ISSUER|SUBJECT`. Other bytes than letters, digits and `. _ : / = @ + -` are
-    /// written as `%` and two digits. Of a longer name the beginning stays, with `~` and a hash of the subject behind it. So no two
-    /// subjects share a name, and no key has one of them.
+    /// The name of a subject of an issuer of tokens: `ISSUER|SUBJECT`. Other bytes than letters, digits and
+    /// `. _ : / = @ + -` are written as `%` and two digits. Of a longer name the beginning stays, with `~` and a hash
+    /// of the subject behind it. So no two subjects share a name, and no key has one of them.
     pub fn of_subject(issuer: &IssuerName, subject: &str) -> Self {
         let mut name = format!("{issuer}|");
         for byte in subject.bytes() {

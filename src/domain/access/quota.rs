@@ -1,14 +1,15 @@
 //! Quotas: how much one key may use of a server, and what stays within them.
 //!
-//! The settings of a server have a limit for each quota, and a key may have its own instead. Rates are in `token_bucket`; the
-//! other quotas bound how many there are at a time. Invariant: 0 means no limit, wherever a limit is written.
+//! The settings of a server have a limit for each quota, and a key may have its own instead. Rates are in
+//! `token_bucket`; the other quotas bound how many there are at a time. Invariant: 0 means no limit, wherever a limit
+//! is written.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::reason::{Reason, Reject};
 
-/// What a key may use only so much of.
+/// A kind of use of a server that a quota limits for each key.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 #[repr(usize)]
 pub enum KeyQuota {
@@ -90,7 +91,7 @@ impl KeyQuota {
         Self::ALL.into_iter().find(|quota| quota.number() == number)
     }
 
-    /// What a caller can do about a refusal.
+    /// The advice to a caller that was refused.
     fn advice(self) -> &'static str {
         match self {
             Self::CallsPerSecond => "send less often, or more in each call",

@@ -1,7 +1,7 @@
 //! The rights of one call, and the proofs that they give.
 //!
-//! A name that comes with a request is `Asked`. Only the rights of the call open it: they answer `Permitted`, or why not. Use
-//! cases that are `Sealed` open only for such a proof. So a handler that forgets to ask does not compile.
+//! A name that comes with a request is `Asked`. Only the rights of the call open it: they answer `Permitted`, or why
+//! not. Use cases that are `Sealed` open only for such a proof. So a handler that forgets to ask does not compile.
 
 use std::ops::Deref;
 
@@ -11,7 +11,7 @@ use crate::queue::QueueName;
 use crate::reason::{Reason, Reject};
 use crate::rules::RuleSpec;
 
-/// Who makes one call, and what it may touch: the grants of its caller, for the role of its method. Cheap to clone.
+/// The caller of one call, and what it may touch: the grants of the caller, for the role of the method. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CallRights {
     /// The caller with its grants. None: callers need not say who they are, and may touch everything.
@@ -19,7 +19,7 @@ pub struct CallRights {
     role: AccessRole,
 }
 
-/// Why a call may not touch something.
+/// The reason why a call may not touch something.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum AccessDenial {
     /// No role is allowed on the namespace, nor on any counter of it if the call is about counters.
@@ -42,11 +42,11 @@ pub enum AccessDenial {
     },
 }
 
-/// What a request names, before anybody has checked whether its caller may touch it.
+/// A thing that a request names, before it is checked whether the caller may touch it.
 #[derive(Clone, Debug)]
 pub struct Asked<N>(N);
 
-/// What the caller of a request may touch with it.
+/// A thing that the caller of a request may touch with it.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Permitted<N>(N);
 
@@ -65,10 +65,10 @@ pub struct CounterScope {
 #[derive(Clone, Debug)]
 pub struct ListRights(CallRights);
 
-/// Use cases that nobody reaches without a proof of a right.
+/// Use cases that no call reaches without a proof of a right.
 pub struct Sealed<U>(U);
 
-/// What a request can ask for.
+/// A thing that a request can ask for.
 pub trait AskedName {
     /// Checks the rights of a call.
     fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial>;
@@ -190,8 +190,8 @@ impl ListRights {
         Self(CallRights { role: AccessRole::Admin, ..self.0.clone() }).shows_about(queue)
     }
 
-    /// The prefix with which to look for names of a kind that begin with another one: that which all names that the list may
-    /// show begin with, if it is longer.
+    /// The prefix with which to look for names of a kind that begin with `prefix`: the common beginning of all names
+    /// that the list may show, if it is longer.
     pub fn narrowed<'a>(&'a self, kind: ResourceKind, prefix: &'a str) -> &'a str {
         let common = self.0.grants().map_or("", |grants| grants.common_prefix(self.0.role, kind));
         if common.starts_with(prefix) { common } else { prefix }
@@ -271,7 +271,7 @@ impl<U> Sealed<U> {
         Self(use_cases)
     }
 
-    /// The use cases, for whoever has a proof.
+    /// The use cases, for a caller that has a proof.
     pub fn with(&self, _proof: &impl AccessProof) -> &U {
         &self.0
     }
@@ -289,7 +289,7 @@ impl AskedName for NamespaceName {
     }
 }
 
-/// A rule reads its counter and puts messages into its queue, so whoever makes one may do both.
+/// A rule reads its counter and puts messages into its queue, so the caller that makes one may do both.
 impl AskedName for RuleSpec {
     fn check_rights(&self, rights: &CallRights) -> Result<(), AccessDenial> {
         self.queue.check_rights(rights)?;

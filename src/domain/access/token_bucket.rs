@@ -1,8 +1,9 @@
 //! A token bucket: so much a second, and so much at once; without another word as much as one second has.
 //!
-//! What is known before it is done is taken, or refused with the time after which it fits. What is known only afterwards, such
-//! as the bytes of a body, is charged, and may leave a debt. Until a debt is paid, nothing is admitted. The arithmetic is exact
-//! for whole nanoseconds. Source: the leaky bucket as a meter, ITU-T I.371, with debts.
+//! A cost that is known in advance is taken, or refused with the time after which it fits. A cost that is known only
+//! afterwards, such as the bytes of a body, is charged, and may leave a debt. Until a debt is paid, nothing is
+//! admitted. The arithmetic is exact for whole nanoseconds. Source: the leaky bucket as a meter, ITU-T I.371, with
+//! debts.
 
 use std::time::Duration;
 
@@ -72,7 +73,7 @@ mod tests {
 
     use super::*;
 
-    /// What a test does with a bucket.
+    /// A step of a test with a bucket.
     #[derive(Clone, Copy, Debug)]
     enum Step {
         Take,
@@ -83,8 +84,8 @@ mod tests {
         prop_oneof![3 => Just(Step::Take), 1 => (0..40_u64).prop_map(Step::Charge)]
     }
 
-    /// The oracle keeps every token that was ever used. There is one to take if, counted from every moment of the past, no
-    /// more were used than the burst and the rate allow.
+    /// The oracle keeps every token that was ever used. There is one to take if, counted from every moment of the past,
+    /// no more were used than the burst and the rate allow.
     fn fits(used: &[(Duration, u64)], rate: u64, now: Duration) -> bool {
         let starts = std::iter::once(Duration::ZERO).chain(used.iter().map(|(at, _)| *at)).chain([now]);
         starts.into_iter().all(|start| {

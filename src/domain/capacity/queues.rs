@@ -1,8 +1,8 @@
 //! Capacity planning of queues: from a load to memory and disk on the embedded engine, and memory on Redis.
 //!
-//! Pure arithmetic. Sizes of messages are measured or sums of the parts that a store keeps, always rounded up, so a plan
-//! is rather too large than too small. Filter shapes, exclusivity values and counts by value are not in it. No result
-//! overflows: beyond 64 bits it is the largest number.
+//! Pure arithmetic. Sizes of messages are measured or sums of the parts that a store keeps, always rounded up, so a
+//! plan is rather too large than too small. Filter shapes, exclusivity values and counts by value are not in it. No
+//! result overflows: beyond 64 bits it is the largest number.
 
 mod embedded;
 mod redis;

@@ -187,8 +187,8 @@ impl Provenance {
         Ok(Self((!text.is_empty()).then(|| text.into())))
     }
 
-    /// The same behind the principal of the call: `PRINCIPAL (CLAIM)`. A principal has no bracket in its name, so no claim looks
-    /// like one. Without a principal the claim stands alone.
+    /// The same behind the principal of the call: `PRINCIPAL (CLAIM)`. A principal has no bracket in its name, so no
+    /// claim looks like one. Without a principal it is the claim alone.
     pub fn by(self, caller: Option<&str>) -> Self {
         match (caller, &self.0) {
             (None, _) => self,

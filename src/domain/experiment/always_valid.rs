@@ -1,14 +1,15 @@
 //! The interval of a difference that holds at every look: an asymptotic confidence sequence.
 //!
-//! Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence sequences":
-//! equation 9 for a mean of n outcomes with the estimated variance of one outcome, and equation 161 for its parameter rho. The
-//! variance of a difference of rates, times the exposures of both arms, takes the place of the variance of one outcome.
+//! Waudby-Smith, Arbour, Sinha, Kennedy and Ramdas, "Time-uniform central limit theory and asymptotic confidence
+//! sequences": equation 9 for a mean of n outcomes with the estimated variance of one outcome, and equation 161 for its
+//! parameter rho. The variance of a difference of rates, times the exposures of both arms, takes the place of the
+//! variance of one outcome.
 
 use super::level::SignificanceLevel;
 use super::proportion::{Interval, Proportion, real};
 
-/// The interval of `first - second`, valid at any number of looks, and narrowest against its growth at the planned exposures
-/// of both arms (at least 1).
+/// The interval of `first - second`, valid at any number of looks, and narrowest against its growth at the planned
+/// exposures of both arms (at least 1).
 pub fn always_valid_interval(
     first: Proportion,
     second: Proportion,

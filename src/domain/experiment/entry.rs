@@ -28,19 +28,19 @@ impl FromStr for ExperimentId {
     }
 }
 
-/// What can be set of an experiment.
+/// The parts of an experiment that can be set.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExperimentSettings {
-    /// What it is. Only its secondary metrics change after its creation.
+    /// The definition of the experiment. Only its secondary metrics change after its creation.
     pub spec: ExperimentSpec,
-    /// What it is about, at most 1,024 bytes.
+    /// The subject of the experiment, at most 1,024 bytes.
     pub description: String,
     /// When it was stopped; none while it runs.
     pub stopped: Option<Timestamp>,
     /// The counters that became smaller while it ran, each once. The service notes them.
     pub falls: Vec<FallenCounter>,
-    /// The exposures of all arms that its counters held when it was created; none if they could not be read. The service notes
-    /// them.
+    /// The exposures of all arms that its counters held when it was created; none if they could not be read. The
+    /// service notes them.
     pub exposures_before: Option<u64>,
 }
 

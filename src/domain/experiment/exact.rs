@@ -4,8 +4,8 @@ use statrs::distribution::{Discrete, Hypergeometric};
 
 use super::proportion::Proportion;
 
-/// The p-value of Fisher's exact test that two arms have one rate: twice the smaller tail, at most 1 (R. A. Fisher, "The Design of
-/// Experiments", 1935). For one look. Cost: O(the rarest outcome of both arms).
+/// The p-value of Fisher's exact test that two arms have one rate: twice the smaller tail, at most 1 (R. A. Fisher,
+/// "The Design of Experiments", 1935). For one look. Cost: O(the rarest outcome of both arms).
 pub fn exact_p(first: Proportion, second: Proportion) -> f64 {
     let cells = |arm: Proportion, other: Proportion| {
         let failed = |of: Proportion| of.exposures() - of.conversions();

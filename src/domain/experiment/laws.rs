@@ -1,4 +1,4 @@
-//! What a reader relies on: doubts withhold a verdict, and looking often decides no more than it may.
+//! The laws on which a reader relies: doubts withhold a verdict, and looking often decides no more than it may.
 
 use super::*;
 use ExperimentVerdict::{Higher, Lower, NoDifferenceYet, NotTrusted, TooEarly, TooFewOutcomes};

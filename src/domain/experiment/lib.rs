@@ -1,10 +1,11 @@
-//! Experiments: what the totals of arms allow somebody to say, however often they look.
+//! Experiments: what the totals of arms allow a reader to say, however often the reader looks.
 //!
-//! `proportion` has rates, their intervals and the interval of a difference at one look. `always_valid` has the interval of a
-//! difference that holds at every look, `exact` the comparison of outcomes that are too rare for both. `sample_ratio` tests whether the arms were filled as declared. `planned_size` says how
-//! many exposures an experiment needs. `spec` says what an experiment is, `entry` what is kept of it. `verdict` combines the
-//! statistics, and withholds an answer that the counters cannot carry. Everything is computed from totals; nothing here knows a
-//! user. Invariant: no verdict is HIGHER or LOWER while a doubt stands.
+//! `proportion` has rates, their intervals and the interval of a difference at one look. `always_valid` has the
+//! interval of a difference that holds at every look, `exact` the comparison of outcomes that are too rare for both.
+//! `sample_ratio` tests whether the arms were filled as declared. `planned_size` says how many exposures an experiment
+//! needs. `spec` says what an experiment is, `entry` what is kept of it. `verdict` combines the statistics, and
+//! withholds an answer that the counters cannot carry. Everything is computed from totals; nothing here knows a user.
+//! Invariant: no verdict is HIGHER or LOWER while there is a doubt.
 
 mod always_valid;
 mod entry;

@@ -16,11 +16,11 @@ pub struct PlannedSize {
     pub always_valid: u64,
 }
 
-/// The size to find a change from `baseline` to `baseline + effect` with a probability of `power`: two proportions, a normal
-/// test with the variance of the baseline (Evan Miller, "Sample size calculator": 20 to 25 % needs 1,030).
+/// The size to find a change from `baseline` to `baseline + effect` with a probability of `power`: two proportions, a
+/// normal test with the variance of the baseline (Evan Miller, "Sample size calculator": 20 to 25 % needs 1,030).
 ///
-/// Fails unless both rates are between 0 and 1, they differ, the power is between 0.5 and 1, and an arm that is as large as
-/// `PLANNED_EXPOSURES_MAX` is enough.
+/// Fails unless both rates are between 0 and 1, they differ, the power is between 0.5 and 1, and an arm that is as
+/// large as `PLANNED_EXPOSURES_MAX` is enough.
 pub fn plan(baseline: f64, effect: f64, power: f64, level: SignificanceLevel) -> Result<PlannedSize, Reject> {
     let raised = baseline + effect;
     if !(baseline > 0.0 && baseline < 1.0) {

@@ -56,8 +56,8 @@ impl Proportion {
         self.rate() * (1.0 - self.rate()) / real(self.exposures)
     }
 
-    /// The score interval of the rate, for one look (E. B. Wilson, 1927; method 3 of Newcombe, Statistics in Medicine 17,
-    /// 1998, p. 857).
+    /// The score interval of the rate, for one look (E. B. Wilson, 1927; method 3 of Newcombe, Statistics in Medicine
+    /// 17, 1998, p. 857).
     pub fn wilson_interval(self, level: SignificanceLevel) -> Interval {
         let (rate, exposures, z) = (self.rate(), real(self.exposures), level.standard_errors());
         let scale = 1.0 + z * z / exposures;
@@ -134,7 +134,8 @@ mod tests {
     }
 
     proptest! {
-        /// The score interval is where the rate differs from the true one by at most z of the true one's standard errors.
+        /// The score interval is where the rate differs from the true one by at most z of the true one's standard
+        /// errors.
         #[test]
         fn the_ends_of_a_wilson_interval_solve_the_score_equation(exposures in 1_u64..10_000, share in 0.0..=1.0_f64) {
             let conversions = (real(exposures) * share) as u64;

@@ -1,9 +1,9 @@
 //! Whether exposures fell on the arms as declared.
 //!
-//! The test that may be looked at any number of times is the Bayes factor of a Dirichlet-multinomial against the declared
-//! shares (Lindon and Malek, "Anytime-valid inference for multinomial count data"): under the declared shares, it exceeds 1/p at
-//! any look with a probability of at most p. The chi-square test stands beside it because readers know it; it is right for
-//! one look only, and decides nothing.
+//! The test that may be looked at any number of times is the Bayes factor of a Dirichlet-multinomial against the
+//! declared shares (Lindon and Malek, "Anytime-valid inference for multinomial count data"): under the declared shares,
+//! it exceeds 1/p at any look with a probability of at most p. The chi-square test comes with it because readers know
+//! it. It is right for one look only, and decides nothing.
 
 use statrs::distribution::{ChiSquared, ContinuousCDF};
 use statrs::function::gamma::ln_gamma;
@@ -47,7 +47,7 @@ impl ArmWeights {
     }
 }
 
-/// What the tests of the sample ratio say at a look.
+/// The results of the tests of the sample ratio at a look.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct SampleRatio {
     /// The lowest p-value of the sequential test at this look and all before it, from 0 to 1.
@@ -62,8 +62,8 @@ pub fn p_text(p: f64) -> String {
 }
 
 impl SampleRatio {
-    /// Tests exposures, one number for each arm. `lowest_before` is the lowest sequential p-value of all looks before, 1 for
-    /// none. Each look tests the total since the start, so the lowest is one valid p-value.
+    /// Tests exposures, one number for each arm. `lowest_before` is the lowest sequential p-value of all looks before,
+    /// 1 for none. Each look tests the total since the start, so the lowest is one valid p-value.
     pub fn test(weights: &ArmWeights, exposures: &[u64], lowest_before: f64) -> Self {
         debug_assert_eq!(weights.arms(), exposures.len(), "a total for each arm");
         let total: f64 = exposures.iter().map(|count| real(*count)).sum();

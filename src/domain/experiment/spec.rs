@@ -1,4 +1,4 @@
-//! What an experiment is: its arms, its metrics, and the counters that keep them.
+//! The definition of an experiment: its arms, its metrics, and the counters that keep them.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -14,13 +14,14 @@ use tallystone_domain::{Reason, Reject};
 /// The metric that counts how often an arm was shown.
 pub const EXPOSURES: &str = "exposures";
 
-/// What the counters of all experiments begin with.
+/// The beginning of the names of the counters of all experiments.
 const PREFIX: &str = "exp";
 
 // A counter is the prefix and three words.
 const _: () = assert!(PREFIX.len() + 3 * (1 + EXPERIMENT_WORD_BYTES_MAX) <= COUNTER_NAME_BYTES_MAX);
 
-/// The name of an experiment, an arm or a metric: `[A-Za-z0-9][A-Za-z0-9._-]*`, at most 64 bytes. Counters consist of them.
+/// The name of an experiment, an arm or a metric: `[A-Za-z0-9][A-Za-z0-9._-]*`, at most 64 bytes. Counters consist of
+/// them.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ExperimentWord(Box<str>);
 
@@ -51,7 +52,7 @@ impl fmt::Display for ExperimentWord {
     }
 }
 
-/// What is counted once, so how far exposures depend on each other.
+/// The unit that is counted once, which says how far exposures depend on each other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExperimentUnit {
     /// Each user once.
@@ -73,9 +74,9 @@ pub struct ExperimentSpec {
     pub arms: Vec<ExperimentWord>,
     /// The metrics. The first is the primary one, which the verdict is about.
     pub metrics: Vec<ExperimentWord>,
-    /// What is counted once.
+    /// The unit that is counted once.
     pub unit: ExperimentUnit,
-    /// What the statistics need.
+    /// The design, which the statistics need.
     pub design: ExperimentDesign,
 }
 

@@ -1,4 +1,4 @@
-//! What may be said about an experiment at a look.
+//! The statements that may be made about an experiment at a look.
 
 use super::always_valid::always_valid_interval;
 use super::exact::exact_p;
@@ -7,10 +7,11 @@ use super::proportion::{Interval, Proportion, newcombe_interval, real};
 use super::sample_ratio::{ArmWeights, SampleRatio};
 use tallystone_domain::time::Timestamp;
 
-/// The rarer outcome of an arm, conversion or not, must have happened this often: below it, a normal approximation misleads.
+/// The rarer outcome of an arm, conversion or not, must have happened this often: below it, a normal approximation
+/// misleads.
 const OUTCOMES_MIN: u64 = 50;
 
-/// How often somebody may look.
+/// How often a reader may look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExperimentMode {
     /// Any number of times, and stop at any of them.
@@ -19,7 +20,7 @@ pub enum ExperimentMode {
     Fixed,
 }
 
-/// What is fixed when an experiment starts. The first arm is the control.
+/// The design of an experiment, which is fixed at its start. The first arm is the control.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExperimentDesign {
     /// The declared shares of the arms.
@@ -28,7 +29,7 @@ pub struct ExperimentDesign {
     pub level: SignificanceLevel,
     /// The planned exposures of all arms together, at least 1.
     pub planned: u64,
-    /// How often somebody may look.
+    /// How often a reader may look.
     pub mode: ExperimentMode,
 }
 
@@ -52,7 +53,7 @@ pub struct FallenCounter {
     pub lost: u64,
 }
 
-/// Why the numbers carry no answer.
+/// The reason why the numbers carry no answer.
 #[derive(Clone, PartialEq, Debug)]
 pub enum ExperimentDoubt {
     /// The arms were filled otherwise than declared; the p-value of the sequential test.
@@ -69,13 +70,13 @@ pub enum ExperimentDoubt {
     PartialCount(Box<str>),
 }
 
-/// What may be said of an arm against the control.
+/// The statement that may be made about an arm against the control.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ExperimentVerdict {
     /// Before the planned size: too few conversions or non-conversions in one of both arms, or FIXED mode.
     TooEarly,
-    /// The planned size is reached, and one of both arms has too few conversions or non-conversions for an interval that holds at
-    /// every look.
+    /// The planned size is reached, and one of both arms has too few conversions or non-conversions for an interval
+    /// that holds at every look.
     TooFewOutcomes,
     /// The interval contains 0.
     NoDifferenceYet,
@@ -83,7 +84,7 @@ pub enum ExperimentVerdict {
     Higher,
     /// The rate is lower than that of the control.
     Lower,
-    /// A doubt stands.
+    /// There is a doubt.
     NotTrusted,
 }
 
@@ -94,9 +95,9 @@ pub struct ArmContrast {
     pub arm: usize,
     /// Its rate less that of the control; none where one of both has no rate.
     pub difference: Option<f64>,
-    /// Where the true difference lies; none where it is too early to say, or an outcome is too rare.
+    /// The interval in which the true difference lies; none where it is too early to say, or an outcome is too rare.
     pub interval: Option<Interval>,
-    /// What may be said.
+    /// The statement that may be made.
     pub verdict: ExperimentVerdict,
 }
 
@@ -105,14 +106,14 @@ pub struct ArmContrast {
 pub struct Judgement {
     /// Whether the arms were filled as declared.
     pub sample_ratio: SampleRatio,
-    /// Why no answer is given; empty if the numbers are trusted.
+    /// The reasons why no answer is given; empty if the numbers are trusted.
     pub doubts: Vec<ExperimentDoubt>,
     /// The arms but the control, in their order.
     pub contrasts: Vec<ArmContrast>,
 }
 
-/// Judges the totals of a look, one for each arm. `lowest_ratio_p` is the lowest sequential p-value of the sample ratio at all
-/// looks before, 1 for none. `known` are the doubts that the totals do not show.
+/// Judges the totals of a look, one for each arm. `lowest_ratio_p` is the lowest sequential p-value of the sample ratio
+/// at all looks before, 1 for none. `known` are the doubts that the totals do not show.
 pub fn judge(
     design: &ExperimentDesign,
     totals: &[ArmTotals],

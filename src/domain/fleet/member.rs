@@ -37,10 +37,10 @@ pub struct Heartbeat {
     pub address: String,
     /// The secret that it sends with its rollup signals; none for builds without secrets.
     pub secret: Option<FleetSecret>,
-    /// Its closed timestamp, by dataset. `Timestamp::MIN` while it joins one. A dataset that is not listed does not count
-    /// this member, and this member admits no event into it.
+    /// Its closed timestamp, by dataset. `Timestamp::MIN` while it joins one. A dataset that is not listed does not
+    /// count this member, and this member admits no event into it.
     pub closed: BTreeMap<DatasetId, Timestamp>,
-    /// All mutations of the member's queues up to this time are in the log of their counters. `Timestamp::MIN` while the
-    /// member does not know the time; none if it reports for no queue.
+    /// All mutations of the member's queues up to this time are in the log of their counters. `Timestamp::MIN` while
+    /// the member does not know the time; none if it reports for no queue.
     pub queues_reported_to: Option<Timestamp>,
 }

@@ -1,8 +1,8 @@
 //! The lease of a member, as the member itself sees it.
 //!
-//! It counts from *sending* the last acknowledged heartbeat, on the elapsed time of the member, less a margin. A reader (see
-//! `MembershipView`) waits for the whole lease and a margin from *seeing* that heartbeat. So the lease ends here before it ends
-//! for any other process, by twice the margin, whatever wall clocks say.
+//! It counts from *sending* the last acknowledged heartbeat, on the elapsed time of the member, less a margin. A reader
+//! (see `MembershipView`) waits for the whole lease and a margin from *seeing* that heartbeat. So the lease ends here
+//! before it ends for any other process, by twice the margin, whatever wall clocks say.
 
 use std::time::Duration;
 
@@ -39,8 +39,8 @@ impl MemberLease {
         self.valid_until
     }
 
-    /// Processes the acknowledgement of a heartbeat that was sent at a time. A lapsed lease is never renewed, because other
-    /// members may have published a limit without this one.
+    /// Processes the acknowledgement of a heartbeat that was sent at a time. A lapsed lease is never renewed, because
+    /// other members may have published a limit without this one.
     pub fn renew(&mut self, sent: Duration, now: Duration, rules: ProtocolRules) -> Renewal {
         if !self.is_valid(now) && rules.keeps(ProtocolRule::LapsedStaysLapsed) {
             return Renewal::Lapsed;

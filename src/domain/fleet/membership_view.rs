@@ -1,7 +1,7 @@
 //! The members as one reader sees them, and which of them have lapsed.
 //!
-//! Only the elapsed time of the reader counts, and only successful reads: a failed or missing read proves nothing about a
-//! member.
+//! Only the elapsed time of the reader counts, and only successful reads: a failed or missing read proves nothing about
+//! a member.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,9 +26,9 @@ struct Sighting {
 impl MembershipView {
     /// Takes in a read of all members that succeeded: when it began, when it ended, and each member's number.
     ///
-    /// A member has lapsed when a read that began a lease and a margin after its present number was first seen still shows
-    /// that number. It stays so for as long as it is listed. A member that is not in the read is forgotten. Answers those
-    /// that lapsed with this read.
+    /// A member has lapsed when a read that began a lease and a margin after its present number was first seen still
+    /// shows that number. It stays so for as long as it is listed. A member that is not in the read is forgotten.
+    /// Answers those that lapsed with this read.
     pub fn observe(
         &mut self,
         begun: Duration,
@@ -110,15 +110,16 @@ mod tests {
         assert_eq!(view, before);
     }
 
-    /// A member that beats, and a reader, on one time axis. All in milliseconds: (pause before it, time to be stored, time
-    /// to be acknowledged after that).
+    /// A member that beats, and a reader, on one time axis. All in milliseconds: (pause before it, time to be stored,
+    /// time to be acknowledged after that).
     type Beats = Vec<(u64, u64, u64)>;
     /// When each heartbeat was stored, and acknowledged.
     type Stored = Vec<(Duration, Duration)>;
     /// The lease from each acknowledgement on.
     type Leases = Vec<(Duration, MemberLease)>;
 
-    /// When each life's lease was valid last, given its beats: the moments of sending, being stored and being acknowledged.
+    /// When each life's lease was valid last, given its beats: the moments of sending, being stored and being
+    /// acknowledged.
     fn run(beats: &Beats) -> (Stored, Leases) {
         let millis = Duration::from_millis;
         let (mut now, mut stored, mut leases) = (Duration::ZERO, Vec::new(), Vec::new());

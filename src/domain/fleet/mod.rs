@@ -1,8 +1,8 @@
 //! The rules of a fleet: several servers that count in one store without trusting each other's clocks.
 //!
-//! The rules are pure: a member is its published heartbeat, and time is the elapsed time of the reader. The protocol around
-//! them (heartbeats, joining, publishing) is in the engine. Invariant: before any process considers a member lapsed, that
-//! member has stopped acknowledging.
+//! The rules are pure: a member is its published heartbeat, and time is the elapsed time of the reader. The protocol
+//! around them (heartbeats, joining, publishing) is in the engine. Invariant: before any process considers a member
+//! lapsed, that member has stopped acknowledging.
 
 mod member;
 mod member_lease;

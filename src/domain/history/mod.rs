@@ -1,6 +1,7 @@
 //! The history of messages: which rows it keeps, and by which terms they are found.
 //!
-//! `run` follows the rows of a shard and finds the holes. `audit` compares what the shard, its counts and its history say.
+//! `run` follows the rows of a shard and finds the holes. `audit` compares what the shard, its counts and its history
+//! say.
 
 pub mod audit;
 pub mod run;
@@ -86,6 +87,6 @@ pub struct HistoryGap {
 pub struct HistoryCursor {
     /// The last row that is written, or known to be missing.
     pub position: RowPosition,
-    /// What the writer needs to continue its checks from there, at most 4 KiB. The history does not read it.
+    /// The data with which the writer continues its checks from there, at most 4 KiB. The history does not read it.
     pub register: Box<[u8]>,
 }

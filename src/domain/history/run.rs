@@ -1,7 +1,7 @@
 //! Follows the rows of one shard on their way into the history: what is new, what is missing, and where the cursor is.
 //!
-//! Holes show by arithmetic, because the positions of an epoch go on by one. A new epoch goes on from the position to which
-//! its shard went back. Invariant: the cursor lies at the last row that is written or known to be missing.
+//! Holes show by arithmetic, because the positions of an epoch go on by one. A new epoch goes on from the position to
+//! which its shard went back. Invariant: the cursor lies at the last row that is written or known to be missing.
 
 use super::HistoryGap;
 use super::audit::Finding;
@@ -11,7 +11,7 @@ use crate::queue::tally::flows::ROWS;
 use crate::queue::transition::{HistoryRow, RowPosition};
 use crate::time::Timestamp;
 
-/// What follows the last row of a page.
+/// The end of a page: what follows its last row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageEnd {
     /// More rows, or it is not known.
@@ -34,7 +34,7 @@ pub struct ShardRun {
     pub given_up: Option<RowPosition>,
 }
 
-/// What a run took in.
+/// The rows that a run took in, with the holes and findings.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TakenRows {
     /// The rows to write.
@@ -55,8 +55,8 @@ impl ShardRun {
         self.given_up.unwrap_or(self.cursor)
     }
 
-    /// The position up to which the outbox is not needed any more. The last row of a shard that went back stays, so that a
-    /// new process finds out as well.
+    /// The position up to which the outbox is not needed any more. The last row of a shard that went back stays, so
+    /// that a new process finds out as well.
     pub fn done_through(&self) -> RowPosition {
         let last = RowPosition { position: self.cursor.position.saturating_sub(1), ..self.cursor };
         self.given_up.map_or(self.cursor, |given_up| given_up.min(last))

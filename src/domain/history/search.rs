@@ -1,7 +1,7 @@
 //! The rules of a search: by which term it walks, which rows it still has to see, and what it finds.
 //!
-//! A walk goes over the rows with one term, newest first. A hit is judged by the later rows of its message, so no index of the
-//! present is kept. Each message is found by its newest hit, once, over all pages.
+//! A walk goes over the rows with one term, newest first. A hit is judged by the later rows of its message, so no index
+//! of the present is kept. Each message is found by its newest hit, once, over all pages.
 
 use crate::history::HistoryTerm;
 use crate::queue::filter::Filter;
@@ -10,7 +10,7 @@ use crate::queue::transition::{EnqueuedMessage, Transition};
 use crate::queue::{MessageState, Trigger};
 use crate::time::Timestamp;
 
-/// What a search is for. All conditions must hold.
+/// The conditions of a search. All of them must hold.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct HistoryQuery {
     pub state: Option<MessageState>,
@@ -77,8 +77,8 @@ impl HistoryQuery {
         self.filter.is_empty() || metadata.is_some_and(|metadata| self.filter.matches(metadata))
     }
 
-    /// Judges a hit by the rows of its message from the hit on, by position. Returns nothing if the message does not match, or if
-    /// a newer hit finds it. O(rows).
+    /// Judges a hit by the rows of its message from the hit on, by position. Returns nothing if the message does not
+    /// match, or if a newer hit finds it. O(rows).
     pub fn judge(&self, term: &HistoryTerm, rows: &[Transition]) -> Option<HistoryMatch> {
         let rows = without_undone(rows);
         let (&hit, later) = rows.split_first()?;
@@ -129,7 +129,8 @@ fn found(last: &Transition, entry: &Transition, failure: &Transition) -> History
     }
 }
 
-/// The rows that count: a row of a later epoch undoes those before it with no lower version. Nothing if the first is undone.
+/// The rows that count: a row of a later epoch undoes those before it with no lower version. Nothing if the first is
+/// undone.
 fn without_undone(rows: &[Transition]) -> Vec<&Transition> {
     let mut kept: Vec<&Transition> = Vec::with_capacity(rows.len());
     for row in rows {

@@ -41,7 +41,7 @@ fn settings() -> Settings {
     }
 }
 
-/// What was done to a message, as its callers know it.
+/// The record of what was done to a message, as its callers know it.
 #[derive(Clone, Default)]
 struct Told {
     attempts: Vec<(TracedAttempt, Fence)>,
@@ -252,7 +252,7 @@ fn later_epochs(run: &Run, rows: &[HistoryRow]) -> LaterEpochs {
     LaterEpochs { first_rows, shard: Some(run.shard.position()), version }
 }
 
-/// The attempts of all pages; one that is told again replaces its earlier form.
+/// The attempts of all pages; one that is reported again replaces its earlier form.
 fn attempts_of(pages: &[LifePage]) -> Vec<TracedAttempt> {
     let mut all: Vec<TracedAttempt> = Vec::new();
     for attempt in pages.iter().flat_map(|page| &page.attempts) {
@@ -286,7 +286,8 @@ fn check_trace(run: &Run, size: usize) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What a search finds, read in the way of the engine: hits newest first, each judged by its message's rows from there on.
+/// The results of a search, read in the way of the engine: hits newest first, each judged by its message's rows from
+/// there on.
 fn search(run: &Run, query: &HistoryQuery, term: &HistoryTerm) -> Vec<HistoryMatch> {
     let mut hits: Vec<&HistoryRow> = run.rows.iter().filter(|row| HistoryTerm::of(row).contains(term)).collect();
     hits.sort_by_key(|row| std::cmp::Reverse((row.transition.at, row.position())));

@@ -1,7 +1,7 @@
 //! The trace of a message, assembled from its rows: page by page, with bounded memory.
 //!
-//! A row is *undone* if the shard was set back to a time before it. Positions and versions of a later epoch continue where the
-//! shard was set back to. So a row is undone in each of these cases:
+//! A row is *undone* if the shard was set back to a time before it. Positions and versions of a later epoch continue
+//! where the shard was set back to. So a row is undone in each of these cases:
 //!
 //! - a row of the same message in a later epoch has no greater position, or no greater version;
 //! - the shard is in a later epoch, and its newest position is below that of the row;
@@ -45,7 +45,8 @@ pub struct TracedAttempt {
     pub number: u32,
     /// The start of its lease; none if that row is missing.
     pub leased_at: Option<Timestamp>,
-    /// The end of its lease, or of the work if the worker completed it late; none while it runs, or if that row is missing.
+    /// The end of its lease, or of the work if the worker completed it late; none while it runs, or if that row is
+    /// missing.
     pub ended_at: Option<Timestamp>,
     pub end: Option<AttemptEnd>,
     /// The label of the worker's session.
@@ -54,7 +55,7 @@ pub struct TracedAttempt {
     pub error: Option<Box<AttemptError>>,
 }
 
-/// Where the next page of a life begins, with what it needs to know of the pages before.
+/// The place where the next page of a life begins, with what it needs to know of the pages before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LifeCursor {
     /// The last row of the pages before; none before the first.
@@ -90,7 +91,7 @@ pub struct LifeRows<'a> {
     pub next: Option<&'a HistoryRow>,
     /// The row that the cursor names as the last lease, if it is still there.
     pub lease: Option<&'a HistoryRow>,
-    /// Where the rows begin.
+    /// The place where the rows begin.
     pub from: LifeCursor,
 }
 
@@ -98,18 +99,18 @@ pub struct LifeRows<'a> {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct LifePage {
     pub rows: Vec<TracedRow>,
-    /// The attempts that end on this page, and on the last page the running one. An attempt that expired on an earlier page is
-    /// there again if its worker completed it late.
+    /// The attempts that end on this page, and on the last page the running one. An attempt that expired on an earlier
+    /// page is there again if its worker completed it late.
     pub attempts: Vec<TracedAttempt>,
     /// The newest version that counts, up to the end of this page.
     pub version: u64,
     /// Whether no version up to that one is missing.
     pub is_contiguous: bool,
-    /// Where the next page begins; none after the last.
+    /// The place where the next page begins; none after the last.
     pub next: Option<LifeCursor>,
 }
 
-/// What is known of the epochs after that of a row.
+/// The known facts about the epochs after that of a row.
 #[derive(Clone, Default, Debug)]
 pub struct LaterEpochs {
     /// The first row of the message in each epoch, by epoch.
@@ -171,7 +172,7 @@ pub fn assemble(page: LifeRows, later: &LaterEpochs) -> LifePage {
     LifePage { rows, attempts: attempts.done, version, is_contiguous, next }
 }
 
-/// What else is known of a message whose life has been read to its end.
+/// The other facts about a message whose life has been read to its end.
 #[derive(Clone, Copy, Debug)]
 pub struct LifeFacts<'a> {
     /// Its version in the queue, if it is there; read before the rows.
@@ -181,8 +182,8 @@ pub struct LifeFacts<'a> {
 }
 
 impl LifePage {
-    /// Whether no row is missing from the enqueue to the end of this page. A row is missing after the last one if the queue
-    /// knows a newer version, or if the message is not in the queue any more and a gap follows. O(gaps).
+    /// Whether no row is missing from the enqueue to the end of this page. A row is missing after the last one if the
+    /// queue knows a newer version, or if the message is not in the queue any more and a gap follows. O(gaps).
     pub fn is_complete(&self, facts: LifeFacts) -> bool {
         let Some(last) = self.rows.last().filter(|_| self.is_contiguous && self.version > 0) else { return false };
         if self.next.is_some() {

@@ -1,7 +1,7 @@
 //! The plain settings of a namespace and its dataset: those with a default. One row makes a setting of every layer.
 //!
-//! A group begins with the type of its settings, that of their draft and their path in the protocol's `Namespace`. A row is
-//! `field: type = default;`. A layer passes a macro that takes a group, and names the group.
+//! A group begins with the type of its settings, that of their draft and their path in the protocol's `Namespace`. A
+//! row is `field: type = default;`. A layer passes a macro that takes a group, and names the group.
 
 #[macro_export]
 macro_rules! namespace_settings {

@@ -1,7 +1,7 @@
-//! What a queue does now: the rates of its flows, and the reasons why it needs attention.
+//! The present activity of a queue: the rates of its flows, and the reasons why it needs attention.
 //!
-//! Rates come from readings of totals that only grow. Between two readings a total is taken to have grown evenly. An unknown
-//! number stays unknown: nothing here turns it into 0.
+//! Rates come from readings of totals that only grow. Between two readings a total is taken to have grown evenly. An
+//! unknown number stays unknown: nothing here turns it into 0.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -10,15 +10,15 @@ use crate::limits::{RATE_STEP, RATE_WINDOW};
 use crate::queue::setup::settings::Settings;
 use crate::time::Timestamp;
 
-/// The oldest ready message waits longer than this before anybody is told that nobody dequeues.
+/// The oldest ready message waits longer than this before it is reported that no caller dequeues.
 pub const UNSERVED_AFTER: Duration = Duration::from_secs(60);
-/// The oldest ready message waits longer than this before anybody is told that the queue does not keep up.
+/// The oldest ready message waits longer than this before it is reported that the queue does not keep up.
 pub const OVERDUE_AFTER: Duration = Duration::from_secs(300);
 /// Numbers are old above this age.
 pub const NUMBERS_OLD_AFTER: Duration = Duration::from_secs(60);
 
-/// The flows whose rates are shown, as totals or as rates per second: messages enqueued, leases given, messages completed,
-/// and attempts that failed or expired.
+/// The flows whose rates are shown, as totals or as rates per second: messages enqueued, leases given, messages
+/// completed, and attempts that failed or expired.
 #[derive(Clone, Copy, PartialEq, PartialOrd, Default, Debug)]
 pub struct ActivityFlows<N> {
     pub enqueued: N,
@@ -66,7 +66,7 @@ impl ActivityFlows<f64> {
     }
 }
 
-/// What is known of a shard between two readings.
+/// The known state of a shard between two readings.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ReadingGap {
     /// It is read soon after it changed, so it was quiet until a step before the later one.
@@ -82,7 +82,7 @@ pub struct FlowReadings {
 }
 
 impl FlowReadings {
-    /// Takes a reading at an elapsed time, not before the last one. Totals that fell begin anew. O(1) amortized.
+    /// Takes a reading at an elapsed time, not before the last one. Totals that fell begin again. O(1) amortized.
     pub fn record(&mut self, at: Duration, totals: ActivityFlows<u64>, gap: ReadingGap) {
         if self.readings.back().is_some_and(|(_, last)| totals.is_behind(last)) {
             self.readings.clear();
@@ -112,8 +112,8 @@ impl FlowReadings {
         }
     }
 
-    /// The rates per second in the minute before an elapsed time, or since the first reading; none before the first reading
-    /// is a step old. O(readings).
+    /// The rates per second in the minute before an elapsed time, or since the first reading; none before the first
+    /// reading is a step old. O(readings).
     pub fn rates(&self, until: Duration) -> Option<ActivityFlows<f64>> {
         let (first_at, _) = *self.readings.front()?;
         let (_, last) = *self.readings.back()?;
@@ -134,7 +134,7 @@ impl FlowReadings {
     }
 }
 
-/// Why a queue needs attention, the most serious reason first.
+/// A reason why a queue needs attention. The most serious reason is the first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum AttentionReason {
     WorkLost,
@@ -203,17 +203,18 @@ impl ReachedQuota {
     }
 }
 
-/// What a queue takes of the memory of queues.
+/// The part that a queue takes of the memory of queues.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct MemoryShare {
-    /// What it takes of all that queues take, in percent.
+    /// The part that it takes of all that queues take, in percent.
     pub percent: u64,
     /// How much of the bound all queues take, in percent.
     pub used_percent: u64,
 }
 
 impl MemoryShare {
-    /// What a queue takes while memory is short; none if it takes less than its share, an equal part of what all `queues` take.
+    /// The part that a queue takes while memory is short; none if it takes less than its share, an equal part of what
+    /// all `queues` take.
     pub fn of(bytes: u64, all_bytes: u64, queues: usize, used_percent: u64) -> Option<Self> {
         let is_share = u128::from(bytes) * queues as u128 >= u128::from(all_bytes);
         let percent = u64::try_from(u128::from(bytes) * 100 / u128::from(all_bytes.max(1))).unwrap_or(u64::MAX);
@@ -275,7 +276,7 @@ impl AttentionReason {
     }
 }
 
-/// What is known of a queue at one moment.
+/// The known facts about a queue at one moment.
 #[derive(Clone, PartialEq, Default, Debug)]
 pub struct ActivityFacts {
     /// Ready messages.
@@ -286,7 +287,8 @@ pub struct ActivityFacts {
     pub errored: Option<u64>,
     /// The age of the oldest ready message.
     pub oldest_ready: Option<Duration>,
-    /// By how much this may be more than its true age. What needs attention by its age does so by the least that it can be.
+    /// By how much this may be more than its true age. What needs attention by its age does so by the least that it can
+    /// be.
     pub oldest_ready_excess: Duration,
     /// Rates per second.
     pub rates: Option<ActivityFlows<f64>>,
@@ -300,7 +302,7 @@ pub struct ActivityFacts {
     pub memory: Option<MemoryShare>,
     /// The age of the numbers.
     pub age: Option<Duration>,
-    /// What its store lost of it lately.
+    /// The work of the queue that its store lost lately.
     pub lost: Option<LostWork>,
     /// Whether its store answers without one of its shards. Then its numbers are unknown.
     pub is_store_lost: bool,
@@ -322,8 +324,8 @@ impl ActivityFacts {
         AttentionReason::ALL.into_iter().filter(holds).collect()
     }
 
-    /// Whether workers hold messages, none waits, and none took a message in the last minute: they are all busy, or died with
-    /// long leases.
+    /// Whether workers hold messages, none waits, and none took a message in the last minute: they are all busy, or
+    /// died with long leases.
     pub fn is_held_up(&self) -> bool {
         let is_still = self.rates.is_some_and(|rates| rates.dequeued == 0.0);
         let nobody_waits = self.waiting == 0 && !self.dequeue_blocked;

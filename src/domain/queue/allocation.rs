@@ -1,7 +1,7 @@
 //! The memory of allocations, and of entries of ordered sets and maps.
 //!
-//! The figures are close, not exact. An ordered set of the standard library keeps up to 11 entries in a node. The allocator of the
-//! server gives memory away in classes of sizes, four for each power of two.
+//! The figures are close, not exact. An ordered set of the standard library keeps up to 11 entries in a node. The
+//! allocator of the server gives memory away in classes of sizes, four for each power of two.
 
 /// The memory of an entry of this size in an ordered set or map that grows at its end, which leaves nodes half full.
 pub(in crate::queue) const fn in_tree(entry: usize) -> usize {
@@ -13,8 +13,8 @@ pub(in crate::queue) const fn in_shuffled_tree(entry: usize) -> usize {
     of_nodes(entry, 76)
 }
 
-/// The part of an entry in its node, and in the node above it, which has the places of those below it too. `used` is the number
-/// of entries of a node in tenths.
+/// The part of an entry in its node, and in the node above it, which has the places of those below it too. `used` is
+/// the number of entries of a node in tenths.
 const fn of_nodes(entry: usize, used: usize) -> usize {
     const ENTRIES: usize = 11;
     const HEADER_BYTES: usize = 12;

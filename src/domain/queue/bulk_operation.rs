@@ -58,7 +58,7 @@ impl Default for PurgedStates {
     }
 }
 
-/// What an operation does to which messages.
+/// The action of an operation, and the messages that it covers.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BulkOperation {
     pub kind: BulkKind,

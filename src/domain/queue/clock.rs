@@ -1,7 +1,7 @@
 //! The clock of shards: it follows elapsed time, not the wall clock.
 //!
-//! A step of the wall clock neither expires nor freezes a lease. Queue time converges on wall time at no more than 5 % of
-//! elapsed time. So a step of an hour is caught up within a day, and no duration is off by more than 5 %.
+//! A step of the wall clock neither expires nor freezes a lease. Queue time converges on wall time at no more than 5 %
+//! of elapsed time. So a step of an hour is caught up within a day, and no duration is off by more than 5 %.
 
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ const SLEW: i64 = 20;
 
 /// The times of one step of a shard.
 ///
-/// The clocks of callers make the tokens of enqueues, and follow wall time even while queue time differs from it. So a token
-/// is too far ahead only if it is ahead of both times, and too old only if it is old by both. A token refused for its age
-/// stays refused: the time for that check never goes back, except by a reset.
+/// The clocks of callers make the tokens of enqueues, and follow wall time even while queue time differs from it. So a
+/// token is too far ahead only if it is ahead of both times, and too old only if it is old by both. A token refused for
+/// its age stays refused: the time for that check never goes back, except by a reset.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StepTime {
     /// The time of the shards.
@@ -60,8 +60,8 @@ impl StepTime {
         Self { now, token_ahead_clock: later, ..self }
     }
 
-    /// The same with tokens judged by wall time, which an operator declared right. None if the time for the age of tokens is
-    /// less than a minute ahead, and no later tokens are refused (those before `refused_before`).
+    /// The same with tokens judged by wall time, which an operator declared right. None if the time for the age of
+    /// tokens is less than a minute ahead, and no later tokens are refused (those before `refused_before`).
     pub fn reset(self, wall: Timestamp, refused_before: Option<Timestamp>) -> Option<Self> {
         let earlier = self.now.min(wall);
         let is_ahead = |time: Timestamp| time.since(earlier) > TOKEN_AHEAD_MAX;
@@ -69,8 +69,8 @@ impl StepTime {
         (is_ahead(self.token_age_clock) || refused_before.is_some_and(is_ahead)).then_some(reset)
     }
 
-    /// After a reset: the time from which tokens are accepted. The records of earlier tokens may be gone, and refused ones
-    /// were promised to stay refused.
+    /// After a reset: the time from which tokens are accepted. The records of earlier tokens may be gone, and refused
+    /// ones were promised to stay refused.
     pub fn accepts_tokens_from(self) -> Timestamp {
         self.token_age_clock + TOKEN_AHEAD_MAX
     }

@@ -104,8 +104,8 @@ pub struct Dequeue {
     pub look_at: usize,
 }
 
-/// The cursor of a walk with an undeclared filter. It continues after the examined messages. Messages that arrived since its
-/// start may be missed.
+/// The cursor of a walk with an undeclared filter. It continues after the examined messages. Messages that arrived
+/// since its start may be missed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Cursor {
     /// The last examined message; in an exclusive queue, the head of the last value entered.
@@ -169,11 +169,11 @@ pub enum Command {
     /// Cancels a message, or asks its worker to. O(log n).
     CancelMessage {
         message: MessageRef,
-        /// Why.
+        /// The reason of the cancellation.
         reason: Box<str>,
     },
-    /// Returns the valid leases of an earlier attempt of a session's call: none if all have ended, or a reply that there were
-    /// none. Lower attempts of the call are refused from now on. O(leases log n).
+    /// Returns the valid leases of an earlier attempt of a session's call: none if all have ended, or a reply that
+    /// there were none. Lower attempts of the call are refused from now on. O(leases log n).
     Recall(SessionCall),
     /// Renews a session and confirms leases. O((1 + confirmed leases) log n).
     Heartbeat {
@@ -207,25 +207,26 @@ pub enum Command {
     /// O(max log n).
     CancelAll {
         bulk: BulkRequest,
-        /// Why.
+        /// The reason of the cancellations.
         reason: Box<str>,
     },
-    /// Cancels pending and invisible messages, and removes completed and canceled ones, as far as the states are asked for,
-    /// in the order of their sequence. O(max log n).
+    /// Cancels pending and invisible messages, and removes completed and canceled ones, as far as the states are asked
+    /// for, in the order of their sequence. O(max log n).
     Purge(BulkRequest),
     /// Replaces settings and blocks by those of a higher version; a version that is not higher changes nothing, and is
-    /// answered as if it had. Each change holds for what happens from now on: a message keeps the attempts, TTL and lease
-    /// that it has been given. A shorter retention also holds for messages that are over, which sweeps go through. O(1).
+    /// answered as if it had. Each change holds for what happens from now on: a message keeps the attempts, TTL and
+    /// lease that it has been given. A shorter retention also holds for messages that are over, which sweeps go
+    /// through. O(1).
     Configure(Box<ShardSettings>),
-    /// Sets the limit of an exclusivity value, 0 to 10,000, or removes it. A lower limit revokes no lease. With 0 no message
-    /// of the value is leased. O(log n).
+    /// Sets the limit of an exclusivity value, 0 to 10,000, or removes it. A lower limit revokes no lease. With 0 no
+    /// message of the value is leased. O(log n).
     SetValueLimit {
         value: RoutingValue,
         /// The most messages of the value in flight; none for the limit of the queue.
         limit: Option<u32>,
     },
-    /// Deletes every message. From then on all commands are refused as `Deleted`, except repeats of tokens with a time. A
-    /// repeat gets the same reply. O(n).
+    /// Deletes every message. From then on all commands are refused as `Deleted`, except repeats of tokens with a time.
+    /// A repeat gets the same reply. O(n).
     Delete,
     /// Applies due transitions, and deletes messages past their retention. O(max log n).
     Sweep {

@@ -1,8 +1,8 @@
 //! The names of the counters of a queue: `<queue>~<counter>`, or `<queue>~<counter>~<key>=<value>`.
 //!
 //! A queue name has no `~`, so the name of a queue is the part before the first one. Bytes of keys and values outside
-//! `[A-Za-z0-9._:-]` are written `%XX`. A pair that is longer than 100 bytes is written as its first bytes, then `~` and 128
-//! bits of a SHA-256 of the pair, so that nobody can make two values collide.
+//! `[A-Za-z0-9._:-]` are written `%XX`. A pair that is longer than 100 bytes is written as its first bytes, then `~`
+//! and 128 bits of a SHA-256 of the pair, so that no caller can make two values collide.
 
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ use crate::queue::name::QueueName;
 pub const NO_VALUE: &str = "~none";
 /// The value under which messages are counted whose own value found no room.
 pub const OTHER_VALUE: &str = "~other";
-/// The value under which the flows of values are counted that gave way to others.
+/// The value under which the flows of values that yielded to others are counted.
 pub const GONE_VALUE: &str = "~gone";
 
 /// A value under which messages are counted.
@@ -27,7 +27,7 @@ pub enum CountedValue {
     None,
     /// The value found no room.
     Other,
-    /// The value gave way to others.
+    /// The value yielded to others.
     Gone,
 }
 
@@ -51,8 +51,8 @@ pub fn queue_of(counter_name: &str) -> Option<(&str, &str)> {
     counter_name.split_once('~').filter(|(queue, counter)| !queue.is_empty() && !counter.is_empty())
 }
 
-/// The beginning of all pairs of a key, as names have them. For a key of more than 59 bytes so written, other keys may begin the
-/// same.
+/// The beginning of all pairs of a key, as names have them. For a key of more than 59 bytes so written, other keys may
+/// begin the same.
 pub fn key_text(key: &str) -> String {
     uncut_head(&format!("{}=", escaped(key))).to_owned()
 }

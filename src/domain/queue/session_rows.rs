@@ -1,9 +1,9 @@
 //! A session as all servers of a store see it: one row, changed in steps.
 //!
-//! A shard knows the calls that got leases in it, see `session_records`. The row knows what concerns all shards: the label,
-//! the shards that the session has touched, the attempts that are barred, and how the session ended. Times are those of the
-//! directory that keeps the row. The row hears of a session late, by up to a quarter of its lease and a second. Invariant: an ended
-//! session stays ended, in the way in which it ended first.
+//! A shard knows the calls that got leases in it, see `session_records`. The row knows what concerns all shards: the
+//! label, the shards that the session has touched, the attempts that are barred, and how the session ended. Times are
+//! those of the directory that keeps the row. The row hears of a session late, by up to a quarter of its lease and a
+//! second. Invariant: an ended session stays ended, in the way in which it ended first.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub struct CallAttempt {
     pub attempt: u32,
 }
 
-/// What a session row says to a server that begins a call of the session or has heard of it.
+/// The reply of a session row to a server that begins a call of the session or has heard of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeartbeatReply {
     /// The highest sequence that the row knew before.
@@ -77,8 +77,8 @@ impl SessionRow {
         }
     }
 
-    /// Fails if the session has ended. Ends it as expired if it was silent for longer than its lease and the time by which
-    /// the row may hear of it late.
+    /// Fails if the session has ended. Ends it as expired if it was silent for longer than its lease and the time by
+    /// which the row may hear of it late.
     pub fn check_alive(&mut self, now: Timestamp) -> Result<(), Refusal> {
         if self.ended.is_none() && now.since(self.heard) > self.lease + self.lease / 4 + SESSION_HEARD_LATE {
             self.end(Ending::Expired, now);

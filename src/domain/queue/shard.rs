@@ -1,8 +1,8 @@
 //! One queue shard as an in-memory state machine. Every change goes through `apply`.
 //!
 //! Every state change of a message is a row of the transition table. `apply_transition` applies the row and updates the
-//! indexes, totals and version in the same step. Timer transitions are applied lazily: by the next command on the message,
-//! by a dequeue, or by a sweep. These cases differ only in the recorded time.
+//! indexes, totals and version in the same step. Timer transitions are applied lazily: by the next command on the
+//! message, by a dequeue, or by a sweep. These cases differ only in the recorded time.
 
 mod counted_rows;
 mod dequeue;
@@ -60,7 +60,8 @@ pub struct Shard {
     dequeue_blocked: Option<Box<str>>,
     changes: ShardChanges,
     sessions: Sessions,
-    /// The last time at which a message overtook other pending messages. A scan that started earlier may have skipped it.
+    /// The last time at which a message overtook other pending messages. A scan that started earlier may have skipped
+    /// it.
     last_moved_ahead_at: Timestamp,
     /// The number of messages when the queue was deleted; `None` if it is not deleted.
     deleted: Option<u64>,
@@ -153,8 +154,8 @@ impl Shard {
         ApplyResult { reply, transitions, changes, walked: self.filter_walk.take() }
     }
 
-    /// The time until the next timer is due: zero if a sweep has work, `None` if there is no timer. If `now` is before the
-    /// shard's clock, the clock is used instead. O(log n).
+    /// The time until the next timer is due: zero if a sweep has work, `None` if there is no timer. If `now` is before
+    /// the shard's clock, the clock is used instead. O(log n).
     pub fn next_event_in(&self, now: Timestamp) -> Option<Duration> {
         let now = now.max(self.clock);
         let unfinished = self.is_unfinished().then_some(Duration::ZERO);
@@ -218,14 +219,15 @@ impl Shard {
         self.dequeue_blocked.as_deref()
     }
 
-    /// The priority of the next message to serve. In an exclusive queue, messages whose exclusivity value is at its limit
-    /// are skipped. O(log n).
+    /// The priority of the next message to serve. In an exclusive queue, messages whose exclusivity value is at its
+    /// limit are skipped. O(log n).
     pub fn head(&self) -> Option<i64> {
         self.index.best(None).map(|(priority, _)| priority)
     }
 
-    /// When the next message to serve arrived: its place among messages of the same priority, within the shard and beside those
-    /// of other shards. A message that returns, or whose delay is over, has the place of its arrival. O(log n).
+    /// The time at which the next message to serve arrived: its place among messages of the same priority, within the
+    /// shard and next to those of other shards. A message that returns, or whose delay is over, has the place of its
+    /// arrival. O(log n).
     pub fn head_arrived(&self) -> Option<Timestamp> {
         self.index.best(None).map(|(_, sequence)| self.message_at(sequence).enqueued_at)
     }
@@ -272,8 +274,8 @@ impl Shard {
         self.index.ready.iter().map(|(_, sequence)| self.message_at(*sequence))
     }
 
-    /// Iterates over the heads in `state` whose sequence number is above `after`, in sequence order. Stubs are left out.
-    /// O(log n) each.
+    /// Iterates over the heads in `state` whose sequence number is above `after`, in sequence order. Stubs are left
+    /// out. O(log n) each.
     pub fn list(&self, state: MessageState, after: u64) -> impl Iterator<Item = &MessageHead> {
         self.sequences(state, after).filter_map(|sequence| self.messages.get(sequence))
     }
@@ -283,8 +285,8 @@ impl Shard {
         self.index.by_state[state as usize].after(after)
     }
 
-    /// Applies due transitions, deletes terminal messages past their retention, forgets ended sessions, and indexes messages
-    /// in new filter shapes: at most `max` steps in total.
+    /// Applies due transitions, deletes terminal messages past their retention, forgets ended sessions, and indexes
+    /// messages in new filter shapes: at most `max` steps in total.
     fn sweep(&mut self, max: usize, now: Timestamp) -> Result<Reply, Refusal> {
         check_bulk_size(max)?;
         let mut count = self.apply_due_transitions(max, now);
@@ -342,8 +344,8 @@ impl Shard {
         DEQUEUE_DUE_MIN.max(2 * max)
     }
 
-    /// Applies the due timer transitions of one message, except retention. There are at most three: the end of its lease,
-    /// of its invisibility, and of its TTL.
+    /// Applies the due timer transitions of one message, except retention. There are at most three: the end of its
+    /// lease, of its invisibility, and of its TTL.
     fn apply_due_to(&mut self, sequence: u64, now: Timestamp) {
         while self.next_due(sequence).is_some_and(|(at, _)| at <= now) && !self.message_at(sequence).state.is_terminal()
         {
@@ -375,8 +377,8 @@ impl Shard {
         })
     }
 
-    /// Applies one transition to a message. `change` sets the other fields of the message; indexes, version and journal are
-    /// updated here. Returns `Refusal::WrongState` with the current state if the table has no such row.
+    /// Applies one transition to a message. `change` sets the other fields of the message; indexes, version and journal
+    /// are updated here. Returns `Refusal::WrongState` with the current state if the table has no such row.
     fn apply_transition(
         &mut self,
         sequence: u64,

@@ -25,10 +25,10 @@ pub(super) const EXHAUSTED: ReasonInfo =
 pub(super) const UNAVAILABLE: ReasonInfo =
     ReasonInfo { code: Code::Unavailable, http: 503, retry: Retry::SameToken, ..ROW };
 
-/// Makes the enum and the table from the rows, so that no reason stands in one and not in the other.
+/// Makes the enum and the table from the rows, so that no reason is in one and not in the other.
 macro_rules! reasons {
     ($($variant:ident => $info:expr,)*) => {
-        /// Why a call was refused. `ReasonInfo::name` is the name on the wire.
+        /// The reason of a refused call. `ReasonInfo::name` is the name on the wire.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs, reason = "the row of each variant says what it means")]
         pub enum Reason {

@@ -1,5 +1,5 @@
-//! The table of reasons. One row makes the variant of the enum, its place in `Reason::ALL` and everything that the reason
-//! means. The order is that of the proto. A row names what differs from its base row.
+//! The table of reasons. One row makes the variant of the enum, its place in `Reason::ALL` and everything that the
+//! reason means. The order is that of the proto. A row names what differs from its base row.
 
 use super::base_rows::{
     DENIED, EXHAUSTED, EXISTS, INVALID, NOT_FOUND, PRECONDITION, ROW, UNAUTHENTICATED, UNAVAILABLE, reasons,

@@ -29,7 +29,7 @@ pub struct Checkpoint {
     pub repairs: u64,
     /// For a cumulative counter: what each source reported.
     pub sources: BTreeMap<Box<str>, SourceTotals>,
-    /// Who wrote the checkpoint and when; `None` if that was not recorded. For display only.
+    /// The writer of the checkpoint and the time of the write; `None` if they were not recorded. For display only.
     pub writer: Option<CheckpointWriter>,
 }
 
@@ -95,13 +95,14 @@ pub struct SourceTotal {
     pub time: Timestamp,
 }
 
-/// What one source reported: the newest total, and with `OnNewEpoch::Add` the last totals of the epochs before it.
+/// The totals that one source reported: the newest one, and with `OnNewEpoch::Add` the last totals of the epochs before
+/// it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SourceTotals {
     /// The newest total of the newest epoch.
     pub newest: SourceTotal,
-    /// The newest totals of the epochs before it, newest first; at most `SOURCE_EARLIER_EPOCHS_MAX`. They are kept one by one,
-    /// because a report that was in flight at a restart may be folded after the first one of the new epoch.
+    /// The newest totals of the epochs before it, newest first; at most `SOURCE_EARLIER_EPOCHS_MAX`. They are kept one
+    /// by one, because a report that was in flight at a restart may be folded after the first one of the new epoch.
     pub earlier: Vec<SourceTotal>,
     /// The sum of the last totals of all epochs before these.
     pub settled: i128,
@@ -119,8 +120,8 @@ impl SourceTotals {
         i128::from(self.newest.total) + earlier + self.settled
     }
 
-    /// Accepts a total, in any order and any number of times. With `Replace` only the newest is kept. With `Add` a total of an
-    /// epoch older than those that are kept is ignored once as many are kept as fit.
+    /// Accepts a total, in any order and any number of times. With `Replace` only the newest is kept. With `Add` a
+    /// total of an epoch older than those that are kept is ignored once as many are kept as fit.
     pub fn take(&mut self, reported: SourceTotal, on_new_epoch: OnNewEpoch) {
         match on_new_epoch {
             OnNewEpoch::Replace => self.newest = self.newest.max(reported),
@@ -189,7 +190,8 @@ impl StepSum {
     }
 }
 
-/// Returns whether more time than the TTL passed between the last mutation and `next`, which is another mutation or a read.
+/// Returns whether more time than the TTL passed between the last mutation and `next`, which is another mutation or a
+/// read.
 pub fn is_ttl_expired(last: Option<Timestamp>, next: Timestamp, ttl: Option<Duration>) -> bool {
     match (last, ttl) {
         (Some(last), Some(ttl)) => next.since(last) > ttl,

@@ -1,9 +1,9 @@
 //! The fold: a pure function of a set of events.
 //!
-//! The value is the sum of the deltas above the newest clear. Silence longer than the TTL restarts it, and tombstones count
-//! nothing. Any order of arrival, any duplicates, any split into rolls and any older base give the same checkpoint, the
-//! same bucket records and the same series rows. The published systems sum inside an immutable window in the same way
-//! (Netflix, Distributed Counter Abstraction, 2024); clears, TTL and series are ours.
+//! The value is the sum of the deltas above the newest clear. Silence longer than the TTL restarts it, and tombstones
+//! count nothing. Any order of arrival, any duplicates, any split into rolls and any older base give the same
+//! checkpoint, the same bucket records and the same series rows. The published systems sum inside an immutable window
+//! in the same way (Netflix, Distributed Counter Abstraction, 2024); clears, TTL and series are ours.
 
 use std::time::Duration;
 
@@ -198,7 +198,8 @@ impl BucketRecord {
         Self { start, rows: 0, sum: 0, clear: None, digest: 0 }
     }
 
-    /// Counts a row of the bucket, in any order. Tombstones and totals are not recorded: folding them twice changes nothing.
+    /// Counts a row of the bucket, in any order. Tombstones and totals are not recorded: folding them twice changes
+    /// nothing.
     pub fn take(&mut self, event: &Event) {
         match event.change {
             Change::Add(delta) => self.sum += i128::from(delta),
@@ -252,8 +253,8 @@ impl TailSum {
         ttl.is_none_or(|ttl| self.last.since(self.first) <= ttl)
     }
 
-    /// The count after the tail, from the count before it and the time of the mutation before it. The caller has checked
-    /// `holds_under`.
+    /// The count after the tail, from the count before it and the time of the mutation before it. The caller has
+    /// checked `holds_under`.
     pub fn value_after(&self, count: i128, last_event_time: Option<Timestamp>, ttl: Option<Duration>) -> i128 {
         debug_assert!(self.holds_under(ttl), "a silence inside the tail needs its events");
         let restarted = self.clear.is_some() || is_ttl_expired(last_event_time, self.first, ttl);

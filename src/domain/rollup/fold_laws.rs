@@ -356,7 +356,7 @@ proptest! {
         prop_assert_eq!(rolled.checkpoint.value_at(at, history.rules.at(at).ttl), history.seen(at));
     }
 
-    /// Where a tail's sum holds under the TTL, checkpoint plus sum equals the fold of the tail's events.
+    /// If a tail's sum holds under the TTL, checkpoint plus sum equals the fold of the tail's events.
     #[test]
     fn a_tail_sum_that_holds_says_what_the_fold_of_its_events_says(
         history in history(),
@@ -430,7 +430,7 @@ pub(super) fn newest_totals<'a>(events: impl Iterator<Item = &'a Event>) -> BTre
     newest
 }
 
-/// What the sources counted: their newest totals, or with `Add` the newest totals of all their epochs.
+/// The count of the sources: the sum of their newest totals, or with `Add` of the newest totals of all their epochs.
 pub(super) fn counted<'a>(events: impl Iterator<Item = &'a Event>, on_new_epoch: OnNewEpoch) -> i128 {
     let of_epoch = |event: &&'a Event| event.key.id.as_total().map(|(_, epoch, _)| epoch);
     let sum =

@@ -1,15 +1,15 @@
 //! The plan of a read: from the facts about a counter to the next step, and at last to the answer.
 //!
-//! The plan decides and never waits. The engine performs one step at a time and reports its result with the method of the
-//! same name. The order of the steps, with optional ones in brackets:
+//! The plan decides and never waits. The engine performs one step at a time and reports its result with the method of
+//! the same name. The order of the steps, with optional ones in brackets:
 //!
 //! ```text
 //!                  look                               tail                           roll, at most once
-//! ReadCache [ReadRow] | [LookAtTail [FindFirst | FoldTail]] [FillCache] | [MoveLimit] [Roll] -> a look at the row again
+//! ReadCache [ReadRow] | [LookAtTail [FindFirst | FoldTail]] [FillCache] | [MoveLimit] [Roll] -> look at the row again
 //! ```
 //!
-//! Each look at the cache or the row has at most one look at the tail. The row is read again only after the limit moved or
-//! the counter was rolled up.
+//! Each look at the cache or the row has at most one look at the tail. The row is read again only after the limit moved
+//! or the counter was rolled up.
 //!
 //! The invariant: a count that is exact as of a time contains every acknowledged event up to that time.
 
@@ -38,8 +38,8 @@ pub struct ReadRules<'a> {
 /// The state of a server before a look at the cache or at the row. All of it is read before the look.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct StateBefore {
-    /// The highest `as_of` that this server has served of the counter. The store, read later, contains everything that made
-    /// it true.
+    /// The highest `as_of` that this server has served of the counter. The store, read later, contains everything that
+    /// made it true.
     pub as_of_floor: Timestamp,
     /// The watermark of the counter's shard. Every checkpoint that is read after it contains all events up to it.
     pub watermark: Timestamp,
@@ -75,8 +75,8 @@ pub enum ReadStep {
 pub struct ReadAnswer {
     /// The count and its times.
     pub reading: CountReading,
-    /// The times of a rollup signal, the oldest and the newest. It repairs a counter whose own signal was lost, even if the
-    /// missing events lie below the served `as_of`.
+    /// The times of a rollup signal, the oldest and the newest. It repairs a counter whose own signal was lost, even if
+    /// the missing events lie below the served `as_of`.
     pub signal: Option<(Timestamp, Timestamp)>,
 }
 
@@ -171,7 +171,8 @@ impl<'a> ReadPlan<'a> {
             return ReadStep::MoveLimit(wanted);
         }
         match look.tail_step(rules) {
-            // The fold begins at the row. Its first mutation says nothing about a cached value that lacks events of the row.
+            // The fold begins at the row. Its first mutation says nothing about a cached value that lacks events of the
+            // row.
             Some(ReadStep::FoldTail) if look.is_cached() && look.is_written_after() => {
                 self.look = None;
                 return ReadStep::ReadRow;
@@ -231,7 +232,8 @@ impl<'a> ReadPlan<'a> {
 
     /// Reports a fold of the tail.
     pub fn fold_tail(&mut self, mut tail: FoldedTail) {
-        // A mutation that the last write time does not cover was not acknowledged before the look. It makes no `as_of` older.
+        // A mutation that the last write time does not cover was not acknowledged before the look. It makes no `as_of`
+        // older.
         if self.look.as_ref().is_some_and(|look| !look.is_written_after()) {
             tail.first = None;
         }
@@ -265,7 +267,8 @@ impl Look {
     fn of_cached(value: CachedCount, before: StateBefore, rules: &ReadRules<'_>) -> Option<Self> {
         let (source, rolled_to) = match value.checked_at {
             None => (LookSource::Coherent, value.as_of.max(before.watermark)),
-            // An older copy of a checkpoint may lack events that newer checkpoints contain. So the watermark says nothing.
+            // An older copy of a checkpoint may lack events that newer checkpoints contain. So the watermark says
+            // nothing.
             Some(_) => (LookSource::Copy, value.as_of),
         };
         if source == LookSource::Copy {
@@ -290,7 +293,7 @@ impl Look {
         Self { value, before, source: LookSource::Row, rolled_to, tail: KnownTail::Unasked }
     }
 
-    /// What to ask the log next, if anything.
+    /// The next question to the log, if there is one.
     fn tail_step(&self, rules: &ReadRules<'_>) -> Option<ReadStep> {
         let sums = rules.temporality == Temporality::Delta;
         match &self.tail {
@@ -318,14 +321,17 @@ impl Look {
         self.value.last_write_time.is_some_and(|written| written > self.rolled_to)
     }
 
-    /// The value is exact up to this time: up to the limit, or to the last whole millisecond before the first mutation that
-    /// it lacks. This keeps the `as_of` of a counter from going back when an event arrives above a published limit.
+    /// The value is exact up to this time: up to the limit, or to the last whole millisecond before the first mutation
+    /// that it lacks. This keeps the `as_of` of a counter from going back when an event arrives above a published
+    /// limit.
     fn complete_to(&self) -> Timestamp {
         let before = |first: Timestamp| Timestamp::from_millis(first.just_before().millis());
-        // Without a mutation it is exact up to any limit: the limit was published before all acknowledged events were read.
+        // Without a mutation it is exact up to any limit: the limit was published before all acknowledged events were
+        // read.
         let before_first = |first: Option<Timestamp>| first.map_or(Timestamp::MAX, before);
         let exact_to = match &self.tail {
-            // A cached copy does not know writes that came after it. Even if this read knows them, the next one may not.
+            // A cached copy does not know writes that came after it. Even if this read knows them, the next one may
+            // not.
             _ if self.source == LookSource::Copy && !self.is_written_after() => self.rolled_to,
             KnownTail::Sum(tail) => before(tail.first),
             KnownTail::First(first) => before_first(*first),
@@ -336,8 +342,8 @@ impl Look {
         self.rolled_to.max(self.before.limit.min(exact_to))
     }
 
-    /// A row found at or below the served `as_of` was not acknowledged at that time. It counts as late from the moment at
-    /// which a caller learns of it. So it makes no `as_of` older.
+    /// A row found at or below the served `as_of` was not acknowledged at that time. It counts as late from the moment
+    /// at which a caller learns of it. So it makes no `as_of` older.
     fn as_of(&self) -> Timestamp {
         self.complete_to().max(self.before.least_as_of).max(self.before.as_of_floor)
     }

@@ -1,7 +1,7 @@
 //! Laws of the plan of a read, tested against the naive sum of all events.
 //!
-//! A small server performs the steps. Between any two of them events arrive, the limit moves and another server rolls the
-//! counter up. Its cache is always right, or holds a copy of an older row. Its log keeps sums, or only events.
+//! A small server performs the steps. Between any two of them events arrive, the limit moves and another server rolls
+//! the counter up. Its cache is always right, or holds a copy of an older row. Its log keeps sums, or only events.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ enum Meanwhile {
     Repair,
 }
 
-/// What one server and its store know of one counter.
+/// The knowledge of one server and its store about one counter.
 #[derive(Clone, Debug)]
 struct Server {
     temporality: Temporality,
@@ -435,7 +435,8 @@ proptest! {
     }
 }
 
-/// One look at the tail for each look at the row, and one look at the row before the limit moves, before a roll and after.
+/// One look at the tail for each look at the row, and one look at the row before the limit moves, before a roll and
+/// after.
 fn asks_once(steps: &[ReadStep]) -> bool {
     let is_look = |step: &ReadStep| matches!(step, ReadStep::ReadCache | ReadStep::ReadRow);
     let is_turn = |step: &ReadStep| matches!(step, ReadStep::MoveLimit(_) | ReadStep::Roll);
@@ -476,7 +477,7 @@ fn a_copy_whose_counter_may_have_fallen_silent_is_not_used() {
     }
 }
 
-/// Where nothing is unrolled, a cached value is the answer.
+/// A cached value is the answer if nothing is unrolled.
 #[test]
 fn a_rolled_up_counter_in_the_cache_needs_no_other_step() {
     let fold = FoldRules::constant(Duration::from_secs(10), None, Vec::new());

@@ -16,7 +16,7 @@ pub enum Freshness {
     UpToDate,
 }
 
-/// What kind of number a count is.
+/// The kind of number that a count is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Exactness {
     /// Exactly the events up to `as_of`.
@@ -54,15 +54,16 @@ pub struct CountReading {
     pub last_write_time: Option<Timestamp>,
     /// Whether mutations newer than `as_of` exist.
     pub behind: bool,
-    /// What kind of number it is.
+    /// The kind of number that it is.
     pub exactness: Exactness,
-    /// For a counter of queues: all their mutations up to this time are in the log. None for all other counters, and while
-    /// the time is not known.
+    /// For a counter of queues: all their mutations up to this time are in the log. None for all other counters, and
+    /// while the time is not known.
     pub reported_to: Option<Timestamp>,
 }
 
 impl CountReading {
-    /// Whether no mutation of the counter was ever kept, as of `checked_at`; false where the counter's type cannot tell.
+    /// Whether no mutation of the counter was ever kept, as of `checked_at`; false where the counter's type cannot
+    /// tell.
     pub fn never_written(&self) -> bool {
         // A best-effort count is always an estimate, and knows of no write.
         self.last_write_time.is_none() && self.exactness != Exactness::Estimate

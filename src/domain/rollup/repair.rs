@@ -164,8 +164,8 @@ mod tests {
 
     type Records = BTreeMap<Timestamp, BucketRecord>;
 
-    /// Rolls up the rows of one moment and then compares every bucket with those of a later one. Returns the last checkpoint,
-    /// the records of finished buckets, and the number of repairs.
+    /// Rolls up the rows of one moment and then compares every bucket with those of a later one. Returns the last
+    /// checkpoint, the records of finished buckets, and the number of repairs.
     fn compared(in_time: &[Event], log: &[Event], to: i64, backwards: bool) -> (Checkpoint, Records, u64) {
         let FoldResult { mut checkpoint, finished_buckets, .. } = rolled(in_time, to);
         let mut records: Records = finished_buckets.into_iter().map(|bucket| (bucket.start, bucket)).collect();
@@ -221,8 +221,9 @@ mod tests {
             prop_assert_eq!(records.into_values().collect::<Vec<_>>(), finished_buckets);
         }
 
-        /// The law: an add that was folded and lost to a tombstone counts no more once its bucket is compared. A clear that
-        /// goes away was never folded (`settled_clears`). The time of the last mutation may stay that of the lost add.
+        /// The law: an add that was folded and lost to a tombstone counts no more once its bucket is compared. A clear
+        /// that goes away was never folded (`settled_clears`). The time of the last mutation may stay that of the lost
+        /// add.
         #[test]
         fn adds_that_go_away_count_no_more_once_their_buckets_are_compared(
             kinds in vec((0_i64..80, prop::option::weighted(0.8, -50_i64..50), any::<bool>()), 0..40),

@@ -19,7 +19,8 @@ pub struct RollupRow {
 }
 
 impl RollupRow {
-    /// The checkpoint to fold on, for a row that was read after a watermark. It contains all events up to the watermark.
+    /// The checkpoint to fold on, for a row that was read after a watermark. It contains all events up to the
+    /// watermark.
     pub fn base(&self, watermark: Timestamp) -> Checkpoint {
         let mut base = self.checkpoint.clone().unwrap_or_else(|| Checkpoint::empty(watermark));
         base.as_of = base.as_of.max(self.effective_watermark(watermark));

@@ -1,8 +1,8 @@
 //! The steps of a series: a fixed width, or the days, weeks and months of a time zone.
 //!
-//! The zones are those of the IANA database that is compiled in, so every server cuts a day at the same moment, with nothing
-//! installed. A day of a zone begins at its midnight, or at the first moment after it where clocks leap over midnight. Days
-//! therefore last 23 to 25 hours, and months 28 to 31 days.
+//! The zones are those of the IANA database that is compiled in, so every server cuts a day at the same moment, with
+//! nothing installed. A day of a zone begins at its midnight, or at the first moment after it where clocks leap over
+//! midnight. Days therefore last 23 to 25 hours, and months 28 to 31 days.
 
 use std::fmt;
 use std::time::Duration;
@@ -16,7 +16,8 @@ use crate::reason::{Reason, Reject};
 use crate::time::Timestamp;
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
-/// What every offset of a zone is a multiple of. Stored steps must divide it, or they would lie on both sides of a midnight.
+/// The number of seconds of which every offset of a zone is a multiple. Stored steps must divide it, or they would lie
+/// on both sides of a midnight.
 const OFFSETS: u64 = 15 * 60;
 
 /// The width of the rows of a series.
@@ -40,8 +41,8 @@ pub enum CalendarUnit {
 impl SeriesStep {
     /// Reads a step and its time zone, both as a caller wrote them; empty means absent.
     ///
-    /// A step is a number of seconds, minutes or hours (`600s`, `15m`, `6h`), or `1d`, `1w` or `1mo`. Only the last three may have
-    /// a zone, and are those of UTC without one. Seven days are a week, and begin on Monday.
+    /// A step is a number of seconds, minutes or hours (`600s`, `15m`, `6h`), or `1d`, `1w` or `1mo`. Only the last
+    /// three may have a zone, and are those of UTC without one. Seven days are a week, and begin on Monday.
     pub fn read(step: &str, time_zone: &str) -> Result<Option<Self>, Reject> {
         let zone = (!time_zone.is_empty()).then(|| zone(time_zone)).transpose()?;
         if step.is_empty() {
@@ -80,7 +81,8 @@ impl SeriesStep {
         }
     }
 
-    /// The beginning of a step as RFC 3339: with the offset of its zone where steps are days, weeks or months of one, else in UTC.
+    /// The beginning of a step as RFC 3339: with the offset of its zone where steps are days, weeks or months of one,
+    /// else in UTC.
     pub fn start_text(&self, start: Timestamp) -> Option<String> {
         let start = jiff::Timestamp::from_microsecond(start.micros()).ok()?;
         match self {
@@ -102,8 +104,8 @@ impl SeriesStep {
         }
     }
 
-    /// The beginnings of the steps that [from, to) touches, oldest first, and then the end of the last one. Refused if they are
-    /// more than `SERIES_ROWS_MAX` steps.
+    /// The beginnings of the steps that [from, to) touches, oldest first, and then the end of the last one. Refused if
+    /// they are more than `SERIES_ROWS_MAX` steps.
     pub fn bounds(&self, from: Timestamp, to: Timestamp) -> Result<Vec<Timestamp>, Reject> {
         match self {
             Self::Fixed(width) => {
@@ -316,7 +318,8 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the zone and the range are, the steps touch each other, hold the range, and begin at multiples of a quarter.
+        /// Whatever the zone and the range are, the steps touch each other, hold the range, and begin at multiples of a
+        /// quarter.
         #[test]
         fn the_steps_hold_their_range_without_a_gap(
             zone in prop::sample::select(vec!["", "Europe/Berlin", "Asia/Kathmandu", "Australia/Lord_Howe", "America/St_Johns"]),

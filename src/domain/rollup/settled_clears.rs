@@ -1,10 +1,11 @@
-//! Which clears a fold takes.
+//! The choice of the clears that a fold takes.
 //!
-//! A clear removes rows, and slices of removed rows are dropped. So a fold must never take a clear that is refused later: it
-//! could not be undone. The clear register is raised only once the row of its clear is final. A clear at or below it is
-//! taken: it changes nothing that the clear of the register does not change as well. A clear above it may be a row that one
-//! replica has and that a verdict still replaces by a tombstone. The store settles it first; this is the same decision as a
-//! verdict on its token. Above the limit it cannot be settled yet. It was not acknowledged then, and is left out.
+//! A clear removes rows, and slices of removed rows are dropped. So a fold must never take a clear that is refused
+//! later: it could not be undone. The clear register is raised only once the row of its clear is final. A clear at or
+//! below it is taken: it changes nothing that the clear of the register does not change as well. A clear above it may
+//! be a row that one replica has and that a verdict still replaces by a tombstone. The store settles it first; this is
+//! the same decision as a verdict on its token. Above the limit it cannot be settled yet. It was not acknowledged then,
+//! and is left out.
 
 use crate::counter::{Change, Event, EventKey};
 use crate::time::Timestamp;
@@ -27,8 +28,8 @@ impl SettledClears {
         events.retain(|event| !self.is_unsettled(event) || event.key.time <= self.limit);
     }
 
-    /// Returns the position of the newest clear that has to be settled before the events are folded. Its result may settle
-    /// all older ones.
+    /// Returns the position of the newest clear that has to be settled before the events are folded. Its result may
+    /// settle all older ones.
     pub fn next_unsettled(&self, events: &[Event]) -> Option<usize> {
         events.iter().rposition(|event| self.is_unsettled(event))
     }
@@ -136,8 +137,8 @@ mod tests {
     }
 
     proptest! {
-        /// The law: rows that go away leave no trace, however they are split into rolls, and whichever rolls see them, also
-        /// if the rows below them no longer exist when they go away.
+        /// The law: rows that go away leave no trace, however they are split into rolls, and whichever rolls see them,
+        /// also if the rows below them no longer exist when they go away.
         #[test]
         fn clears_that_go_away_leave_no_trace_in_the_count(
             rows in prop::collection::btree_map(0_i64..80, row(), 0..40),

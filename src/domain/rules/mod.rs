@@ -1,8 +1,8 @@
 //! Counter rules: a rule watches one counter and enqueues a message for each threshold that the count crosses.
 //!
-//! `rule` says what a rule is, `stored_rule` how it is kept. `progress` has the decisions: which crossings are due, what is
-//! claimed, when a rule begins anew. The engine reads counts, stores progress by compare-and-set and sends messages.
-//! Invariant: a crossing of a generation is claimed once, and a claim is stored before its message is sent.
+//! `rule` says what a rule is, `stored_rule` how it is kept. `progress` has the decisions: which crossings are due,
+//! what is claimed, when a rule begins again. The engine reads counts, stores progress by compare-and-set and sends
+//! messages. Invariant: a crossing of a generation is claimed once, and a claim is stored before its message is sent.
 
 mod progress;
 #[cfg(test)]

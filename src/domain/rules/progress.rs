@@ -2,21 +2,22 @@
 //!
 //! ```text
 //! idle --observe: crossings (a, b] are due--> pending --settle--> idle, fired through b
-//! idle --observe: the counter began anew-----> idle or pending, next generation, fired through 0
+//! idle --observe: the counter began again----> idle or pending, next generation, fired through 0
 //! ```
 //!
-//! Each arrow is one compare-and-set. A message is sent only for a stored claim, and with what the claim says. So whoever
-//! finds a pending claim sends the same message with the same token.
+//! Each arrow is one compare-and-set. A message is sent only for a stored claim, and with what the claim says. So a
+//! server that finds a pending claim sends the same message with the same token.
 //!
-//! A queue that refuses a message has looked for its token before, so nothing that was sent for the claim is in the queue. The claim
-//! is then marked, and timed anew before the next try: a queue may refuse for longer than it knows tokens.
+//! A queue that refuses a message has looked for its token before, so nothing that was sent for the claim is in the
+//! queue. The claim is then marked, and gets a new time before the next try: a queue may refuse for longer than it
+//! knows tokens.
 //!
-//! A counter begins anew in three cases, each only after the rule has fired:
+//! A counter begins again in three cases, each only after the rule has fired:
 //! - a clear was folded in that is newer than the known one
 //! - the count is 0 or below
 //! - the count lies below the last crossing, and every source of a cumulative counter has a higher epoch than was known
 //!
-//! A count that falls for another reason, as by a negative delta or a repair, begins nothing anew.
+//! A count that falls for another reason, as by a negative delta or a repair, is no new beginning.
 
 use crate::counter::EventKey;
 use crate::queue::messages::message::Metadata;
@@ -64,10 +65,10 @@ pub struct FiredMessage {
     pub time: Timestamp,
 }
 
-/// What changes of a rule.
+/// The part of a rule that changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleProgress {
-    /// Raised each time that the counter begins anew.
+    /// Raised each time that the counter begins again.
     pub generation: u32,
     /// The last crossing of the generation that is settled.
     pub fired_through: u64,
@@ -83,7 +84,7 @@ pub struct RuleProgress {
     pub last_message: Option<FiredMessage>,
     /// Claims that met TOKEN_EXPIRED: their messages may or may not have been enqueued.
     pub uncertain: u64,
-    /// What keeps the rule from firing, since the last time that it was tried.
+    /// The problem that keeps the rule from firing, since the last time that it was tried.
     pub problem: Option<Box<str>>,
 }
 
@@ -104,8 +105,8 @@ impl RuleProgress {
         }
     }
 
-    /// The progress after a count was read, if the count changes it: the rule begins anew, claims crossings, or both. The
-    /// progress must have been read before the count. `now` is by the clock of queue tokens.
+    /// The progress after a count was read, if the count changes it: the rule begins again, claims crossings, or both.
+    /// The progress must have been read before the count. `now` is by the clock of queue tokens.
     #[must_use]
     pub fn observe(&self, spec: &RuleSpec, seen: &ExactCount, now: Timestamp) -> Option<Self> {
         if self.pending.is_some() || seen.as_of < self.as_of {
@@ -149,8 +150,8 @@ impl RuleProgress {
         self
     }
 
-    /// The progress before the message of a claim that was refused is sent again, with a new time. None if that cannot be told of
-    /// the claim.
+    /// The progress before the message of a claim that was refused is sent again, with a new time. None if the claim is
+    /// not known to be refused.
     #[must_use]
     pub fn timed_anew(&self, now: Timestamp) -> Option<Self> {
         let claim = self.pending.filter(|claim| claim.is_refused)?;

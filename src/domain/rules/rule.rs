@@ -1,4 +1,4 @@
-//! What a rule is: its name, the counter that it watches, its threshold, and the message that it enqueues.
+//! The definition of a rule: its name, the counter that it watches, its threshold, and the message that it enqueues.
 
 use std::fmt;
 use std::num::NonZeroU64;
@@ -96,14 +96,14 @@ impl RuleCondition {
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RuleMessage {
     pub payload: Bytes,
-    /// At most 2 pairs; each message has the pairs of its crossings beside them.
+    /// At most 2 pairs; each message also has the pairs of its crossings.
     pub metadata: Metadata,
     pub priority: Option<i64>,
     pub kind: Option<Box<str>>,
     pub shard_key: Option<Box<str>>,
 }
 
-/// What a rule is; it never changes.
+/// The definition of a rule; it never changes.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleSpec {
     pub name: RuleName,

@@ -4,8 +4,8 @@ use crate::rules::progress::RuleProgress;
 use crate::rules::rule::RuleSpec;
 use crate::time::Timestamp;
 
-/// The queue store that a rule enqueues into, and whose queues some counters count, by a mark that no other store has. Only its
-/// servers run the rule and report to the counters.
+/// The queue store that a rule enqueues into, and whose queues some counters count, by a mark that no other store has.
+/// Only its servers run the rule and report to the counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueHome(pub [u8; 12]);
 
@@ -35,8 +35,8 @@ impl Rule {
         Self { spec, home, created, stamp, progress: RuleProgress::new(generation) }
     }
 
-    /// The same rule with the messages of another queue store. The new store has no message of the rule, so that of a pending
-    /// claim is sent to it, as after a refusal.
+    /// The same rule with the messages of another queue store. The new store has no message of the rule, so the message
+    /// of a pending claim is sent to it, as after a refusal.
     #[must_use]
     pub fn moved_to(mut self, home: QueueHome) -> Self {
         self.home = home;

@@ -1,8 +1,8 @@
-//! What principals use of this server, beside their quotas.
+//! The accounts of principals: their use of this server, next to their quotas.
 //!
-//! Every identity of a principal has the same account, so that neither a second secret nor a change of the key gives it more.
-//! An account lives as long as somebody has it: an identity, a connection, a session. Checks of what has no limit cost one
-//! load of memory; no check takes a lock that other principals take.
+//! Every identity of a principal has the same account. So neither a second secret nor a change of the key gives it
+//! more. An account lives as long as it is held by an identity, a connection or a session. A check of a quota without a
+//! limit costs one load of memory. No check takes a lock that other principals take.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -36,7 +36,7 @@ struct AccountIndex {
 #[derive(Debug, Default)]
 pub struct QuotaRefusals([AtomicU64; KeyQuota::COUNT]);
 
-/// What one principal uses.
+/// The account of one principal: its limits, and its use of them.
 pub struct PrincipalAccount {
     name: PrincipalName,
     flow: FlowKey,
@@ -44,7 +44,7 @@ pub struct PrincipalAccount {
     limits: [AtomicU64; KeyQuota::COUNT],
     calls: Mutex<TokenBucket>,
     bytes: Mutex<TokenBucket>,
-    /// What is held of each quota by permits.
+    /// The part of each quota that permits hold.
     held: [AtomicU64; KeyQuota::COUNT],
     calls_in_progress: AtomicUsize,
     refusals: Arc<QuotaRefusals>,
@@ -124,8 +124,8 @@ impl PrincipalAccount {
         &self.name
     }
 
-    /// Runs work on behalf of the principal of a call, so that callers take turns where work waits for a store. Where callers show
-    /// no key, nobody takes turns.
+    /// Runs work on behalf of the principal of a call, so that callers take turns where work waits for a store. Where
+    /// callers show no key, they take no turns.
     pub fn on_behalf<F: Future>(account: Option<&Arc<Self>>, work: F) -> impl Future<Output = F::Output> + use<F> {
         FlowKey::scope(account.map(|account| account.flow), work)
     }
@@ -155,7 +155,8 @@ impl PrincipalAccount {
         Some(self.limits[quota as usize].load(Ordering::Relaxed)).filter(|limit| *limit > 0)
     }
 
-    /// Admits a call by the rates, before it is read. The account is charged for the call, and for bytes by `charge_bytes`.
+    /// Admits a call by the rates, before it is read. The account is charged for the call, and for bytes by
+    /// `charge_bytes`.
     pub fn admit_call(&self, clock: &dyn Clock) -> Result<(), QuotaRefusal> {
         if self.limit(KeyQuota::BytesPerSecond).is_some() {
             let checked = self.bytes.lock().check(clock.elapsed());
@@ -185,7 +186,8 @@ impl PrincipalAccount {
         Ok(AccountPermit { account: Arc::clone(self), quota })
     }
 
-    /// Checks a quota of which a number is in use, for one more. A caller that refuses for this counts that: `note_refusal`.
+    /// Checks a quota of which a number is in use, for one more. A caller that refuses for this reason counts the
+    /// refusal by `note_refusal`.
     pub fn check(&self, quota: KeyQuota, in_use: usize) -> Result<(), QuotaRefusal> {
         match self.limit(quota) {
             Some(limit) if in_use as u64 >= limit => Err(QuotaRefusal { quota, limit, retry_after: QUOTA_RETRY_AFTER }),

@@ -20,9 +20,9 @@ const CHANGE_OP: &str = "change of a key";
 pub struct KeyDraft {
     /// The principal that it stands for.
     pub name: PrincipalName,
-    /// What it is for.
+    /// The purpose of the key.
     pub description: String,
-    /// What it allows.
+    /// The grants of the key.
     pub grants: Grants,
     /// Its own limits.
     pub quotas: KeyQuotas,
@@ -41,11 +41,11 @@ pub struct KeyUpdate {
     pub quotas: Option<KeyQuotas>,
     /// The version that the caller read.
     pub expected: Option<KeyEtag>,
-    /// What happens if no key may manage keys afterwards.
+    /// The treatment of the change if no key may manage keys afterwards.
     pub lockout: Lockout,
 }
 
-/// What happens to a change after which no valid key may manage keys.
+/// The treatment of a change after which no valid key may manage keys.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub enum Lockout {
     /// It is refused.
@@ -167,7 +167,7 @@ enum KeyIntent {
     Delete(PrincipalName, Option<KeyEtag>, Lockout),
 }
 
-/// What a change did.
+/// The result of a change.
 struct ChangedKey {
     /// The key after it, or as it was deleted.
     key: AccessKey,

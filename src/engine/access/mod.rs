@@ -1,8 +1,10 @@
-//! Who calls: API keys, and what is known of the caller that shows one; `tokens` knows those of identity providers.
+//! The callers: API keys, and the identity of a caller that shows one. `tokens` has the callers that show a token of an
+//! identity provider.
 //!
 //! All keys are in memory as one immutable snapshot, so that a check costs a look-up and one hash, and reads no store.
-//! Changes go through `engine::catalog` and then replace the snapshot. A secret ends by its key's change or by time; then the
-//! open calls of its callers end too. Invariant: no secret is kept; the hash of a shown one is compared in constant time.
+//! Changes go through `engine::catalog` and then replace the snapshot. A secret ends by its key's change or by time;
+//! then the open calls of its callers end too. Invariant: no secret is kept; the hash of a shown one is compared in
+//! constant time.
 
 mod accounts;
 mod change;
@@ -32,16 +34,16 @@ pub use tokens::{IssuerGauges, IssuerKeys, TokenDenial, Tokens, TokensInUse, Tru
 /// The version of a key that a caller read.
 pub type KeyEtag = Etag<KeyId>;
 
-/// What is known of a caller that showed a valid key or token.
+/// The identity of a caller that showed a valid key or token.
 #[derive(Debug)]
 pub struct Identity {
     /// The principal of the key or token.
     pub principal: Principal,
-    /// What the key or token allows.
+    /// The grants of the key or token.
     pub grants: Grants,
-    /// What the principal uses. All its identities have the same.
+    /// The account of the principal. All its identities have the same.
     pub account: Arc<PrincipalAccount>,
-    /// What it showed.
+    /// The kind of credential that the caller showed.
     pub credential: CredentialKind,
     ended: CancellationToken,
     /// Whether it has ended. Each call asks, and the token would take a lock for the answer.
@@ -50,7 +52,7 @@ pub struct Identity {
     regranted: AtomicBool,
 }
 
-/// What a caller shows to be known.
+/// The kind of credential by which a caller is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum CredentialKind {
     /// An API key.
@@ -100,16 +102,16 @@ impl Identity {
     }
 }
 
-/// Why a shown key is refused. Callers are told no more than that it is not valid.
+/// The reason why a shown key is refused. Callers learn only that it is not valid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum KeyRefusal {
     /// No key has this id or name, or it has another secret.
     Unknown,
-    /// What was shown was valid, and is not any more.
+    /// The shown credential was valid, and is not any more.
     Expired,
 }
 
-/// Why a call about keys was refused.
+/// The reason of a refused call about keys.
 #[derive(Debug, thiserror::Error)]
 pub enum KeyError {
     /// An argument is invalid, or the change is not allowed.
@@ -131,7 +133,8 @@ struct AccessKeysInner {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     ring: ArcSwap<KeyRing>,
-    /// Held while a ring is made of the one before, and while identities of it end by time: the new one takes none that has ended.
+    /// Held while a ring is made of the one before, and while identities of it end by time: the new one takes none that
+    /// has ended.
     changing: Mutex<()>,
     /// Changes in flight, including those whose callers went away.
     tasks: TaskTracker,
@@ -171,8 +174,8 @@ impl AccessKeys {
         }
     }
 
-    /// Who has the name of a key, for callers that prove it with a certificate. Ends with the key, with a change of its grants, and
-    /// when the last of its secrets is over.
+    /// Returns the identity that has the name of a key, for callers that prove the name with a certificate. It ends
+    /// with the key, with a change of its grants, and when the last of its secrets is over.
     pub fn named(&self, name: &PrincipalName) -> Result<Arc<Identity>, KeyRefusal> {
         loop {
             let identity = self.shared.ring.load().of_name(name, self.shared.clock.now())?;
@@ -190,7 +193,7 @@ impl AccessKeys {
         self.shared.ring.load().above(above).take(limit.min(PAGE_ROWS_MAX)).cloned().collect()
     }
 
-    /// What principals use of this server.
+    /// The accounts of principals on this server.
     pub fn accounts(&self) -> Arc<PrincipalAccounts> {
         Arc::clone(self.shared.ring.load().accounts())
     }
@@ -222,7 +225,7 @@ impl FollowedCatalog for AccessKeys {
 }
 
 impl AccessKeysInner {
-    /// Who shows a secret of a key, by the ring of this moment.
+    /// Returns the identity of the caller that shows a secret of a key, by the ring of this moment.
     fn known(&self, id: KeyId, hash: &SecretHash) -> Result<Arc<Identity>, KeyRefusal> {
         let ring = self.ring.load();
         let secret = ring.by_id(id).and_then(|held| held.secret(hash)).ok_or(KeyRefusal::Unknown)?;

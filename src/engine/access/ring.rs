@@ -1,7 +1,7 @@
 //! The keys as one immutable value in memory: readers take it without a lock, a change replaces it.
 //!
-//! A secret that stays keeps its identity, by which open calls learn of its end, as long as the grants of its key stay. Any
-//! other identity ends.
+//! A secret that stays keeps its identity, by which open calls learn of its end, as long as the grants of its key stay.
+//! Any other identity ends.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -17,7 +17,7 @@ use tallystone_domain::access::{AccessKey, AccessKeySecret, KeyId, Principal, Pr
 /// All live keys, indexed.
 #[derive(Clone, Default)]
 pub(super) struct KeyRing {
-    /// What each principal uses. It outlives every change of the ring.
+    /// The account of each principal. It outlives every change of the ring.
     accounts: Arc<PrincipalAccounts>,
     by_id: HashMap<KeyId, Arc<HeldKey>>,
     by_name: BTreeMap<PrincipalName, Arc<AccessKey>>,
@@ -27,7 +27,7 @@ pub(super) struct KeyRing {
 pub(super) struct HeldKey {
     key: Arc<AccessKey>,
     secrets: Vec<HeldSecret>,
-    /// What is known of those who prove the name of the key without a secret.
+    /// The identity of callers that prove the name of the key without a secret.
     named: Arc<Identity>,
 }
 
@@ -93,7 +93,8 @@ impl KeyRing {
         &self.accounts
     }
 
-    /// What is known of those who prove a name without a secret. Refused once every secret of its key is over.
+    /// Returns the identity of callers that prove a name without a secret. Refused once every secret of its key is
+    /// over.
     pub fn of_name(&self, name: &PrincipalName, now: Timestamp) -> Result<Arc<Identity>, KeyRefusal> {
         let key = self.by_name.get(name).ok_or(KeyRefusal::Unknown)?;
         let held = self.by_id.get(&key.id).filter(|held| held.key.is_valid(now)).ok_or(KeyRefusal::Expired)?;
@@ -130,8 +131,8 @@ impl KeyRing {
         after
     }
 
-    /// Ends what the ring after this one does not have. Call it once the other is served: whoever finds an ended identity here
-    /// then finds the one that took its place there. O(keys).
+    /// Ends the identities that the ring after this one does not have. Call it once the other is served: a caller that
+    /// finds an ended identity here then finds the one that took its place there. O(keys).
     pub fn end_all_but(&self, after: &Self) {
         for (id, before) in &self.by_id {
             before.end_others(after.by_id(*id));

@@ -1,7 +1,7 @@
 //! Records what operators did, each act once; and of calls that are refused a sample.
 //!
-//! A call with the request token of an earlier one for the same target, by the same actor, is a repeat and leaves no second line,
-//! as long as tokens are kept. Acts are numbered here; one is written after the other.
+//! A call with the request token of an earlier one for the same target, by the same actor, is a repeat and leaves no
+//! second line, as long as tokens are kept. Acts are numbered here; one is written after the other.
 
 mod refusals;
 
@@ -91,9 +91,9 @@ impl Audit {
         Ok(())
     }
 
-    /// Writes down that a call was refused, or that an act had no effect: the first of an actor, a call and an outcome in a minute,
-    /// and at most `REFUSALS_WRITTEN_MAX` in all. Of the others the next line tells the number. Its texts are cut short, since
-    /// callers choose them.
+    /// Writes down that a call was refused, or that an act had no effect: the first of an actor, a call and an outcome
+    /// in a minute, and at most `REFUSALS_WRITTEN_MAX` in all. Of the others the next line tells the number. Its texts
+    /// are cut short, since callers choose them.
     pub async fn record_refusal(&self, refused: OperatorAct) -> Result<(), StoreError> {
         let Some(unwritten) = self.refusals.note(&refused, self.clock.elapsed()) else { return Ok(()) };
         let short = |text| cut(text, REFUSED_TEXT_BYTES_MAX);
@@ -110,8 +110,8 @@ impl Audit {
         self.record(OperatorAct { actor, action, target, part, reason, outcome, request_token }).await
     }
 
-    /// The acts with numbers below `below` whose target begins with a prefix, newest first, and whether there may be more.
-    /// Looks at a bounded number of acts, so a page may be short.
+    /// The acts with numbers below `below` whose target begins with a prefix, newest first, and whether there may be
+    /// more. Looks at a bounded number of acts, so a page may be short.
     pub async fn list(
         &self,
         target_prefix: &str,

@@ -1,4 +1,5 @@
-//! Which refused calls are written down. Anybody can have calls refused, at any rate; the audit keeps its room for acts.
+//! The choice of the refused calls that are written down. Any caller can have calls refused, at any rate, and the audit
+//! keeps its room for acts.
 
 use std::time::Duration;
 
@@ -22,7 +23,7 @@ struct RefusalWindow {
     left_out_before: HashMap<SampledRefusal, u64>,
 }
 
-/// Who was refused what, and why.
+/// The actor, the call and the outcome of a refusal.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct SampledRefusal {
     actor: String,

@@ -19,8 +19,8 @@ pub struct WaitingShard {
     pub is_changed: bool,
 }
 
-/// The shards that changed since they were last taken. A store calls the listener before it answers, so a shard that is not
-/// here has no answered change.
+/// The shards that changed since they were last taken. A store calls the listener before it answers, so a shard that is
+/// not here has no answered change.
 pub struct DirtyShards {
     clock: Arc<dyn Clock>,
     table: Mutex<WaitingTable>,
@@ -29,8 +29,8 @@ pub struct DirtyShards {
 #[derive(Default)]
 struct WaitingTable {
     waiting: HashMap<ShardId, WaitingShard>,
-    /// The shards that sent a status, until all have. A store first sends the status of every shard to a new listener, so the
-    /// second one of a shard is a change. Empty from then on.
+    /// The shards that sent a status, until all have. A store first sends the status of every shard to a new listener,
+    /// so the second one of a shard is a change. Empty from then on.
     greeted: HashSet<ShardId>,
     /// Whether every status is a change.
     has_begun: bool,

@@ -1,4 +1,4 @@
-//! What the counters know of a queue.
+//! The totals of a queue that the counters know.
 
 use std::collections::BTreeMap;
 

@@ -96,7 +96,8 @@ impl MarkWatch {
         }
     }
 
-    /// Notes beside the mark how far this server has reported, if it did since the last note. An idle server writes nothing.
+    /// Notes next to the mark how far this server has reported, if it did since the last note. An idle server writes
+    /// nothing.
     async fn note_reported(&mut self) -> Result<(), StoreError> {
         let (now, reports) = (self.context.clock.elapsed(), self.context.stats.bridge.reports.get());
         let (noted_at, noted) = self.noted;

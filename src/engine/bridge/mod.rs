@@ -1,15 +1,15 @@
 //! The bridge: it reports the counts of queues to their counters, as totals.
 //!
-//! A report holds the totals of one shard at one position. So a repeat, a second reporter and a reporter that starts from
-//! nothing cannot count twice, and an outage of the counters accumulates nothing. The design follows Netflix's Distributed
-//! Counter for the counters and Timestone for the queues; that each mutation reaches the counters is ours.
+//! A report holds the totals of one shard at one position. So a repeat, a second reporter and a reporter that starts
+//! from nothing cannot count twice, and an outage of the counters accumulates nothing. The design follows Netflix's
+//! Distributed Counter for the counters and Timestone for the queues; that each mutation reaches the counters is ours.
 //!
 //! ```text
 //! shard --change--> DirtyShards --each step--> ShardOutbox.report --changed totals--> Counting.report_queue_totals
 //! ```
 //!
-//! The counters belong to one queue store: `pairing` is the mark that says to which, `mark_watch` looks at it and gives or takes
-//! this server's right to report.
+//! The counters belong to one queue store: `pairing` is the mark that says to which, `mark_watch` looks at it and gives
+//! or takes this server's right to report.
 
 mod dirty;
 mod known_totals;

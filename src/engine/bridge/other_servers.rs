@@ -1,13 +1,14 @@
-//! What a reporter does about changes that other servers of the queues made: when it compares all shards with its counters, and
-//! up to when it knows those changes.
+//! The part of a reporter for changes that other servers of the queues made: when it compares all shards with its
+//! counters, and up to which time it knows those changes.
 //!
-//! Where all servers share the counters, each reports its own changes. Where each has counters of its own, it learns of the
+//! If all servers share the counters, each reports its own changes. If each has counters of its own, it learns of the
 //! others' changes by comparisons only.
 
 use std::time::Duration;
 
-/// The pause between two comparisons of all shards, where other servers change them and report them to counters of their own:
-/// at least this long, and for each shard a part of it, so that thousands of idle queues cost their store next to nothing.
+/// The pause between two comparisons of all shards, where other servers change them and report them to counters of
+/// their own: at least this long, and for each shard a part of it, so that thousands of idle queues cost their store
+/// next to nothing.
 const FOLLOW_OTHERS_AFTER: Duration = Duration::from_secs(30);
 const FOLLOW_SHARD_AFTER: Duration = Duration::from_millis(100);
 
@@ -29,8 +30,8 @@ impl OtherServers {
         Self { have_own_counters, lost, followed_at: now, alone_since: None }
     }
 
-    /// Whether all shards are to be compared now, because changes of others may not have reached these counters: a server was
-    /// lost before it reported its last ones, or the others report to counters of their own.
+    /// Whether all shards are to be compared now, because changes of others may not have reached these counters: a
+    /// server was lost before it reported its last ones, or the others report to counters of their own.
     pub fn are_to_be_followed(&mut self, lost: u64, shards: u32, now: Duration) -> bool {
         let since = now.saturating_sub(self.followed_at);
         let is_due = self.have_own_counters && since >= FOLLOW_OTHERS_AFTER && since >= FOLLOW_SHARD_AFTER * shards;
@@ -41,8 +42,8 @@ impl OtherServers {
         true
     }
 
-    /// Up to when all changes of others are reported or wait here. `alone_at`: when the last look found no other server. `now`
-    /// where each reports its own.
+    /// The time up to which all changes of others are reported or wait here. `alone_at` is the time at which the last
+    /// look found no other server. The answer is `now` if each server reports its own changes.
     pub fn known_to(&mut self, alone_at: Option<Duration>, now: Duration) -> Duration {
         if !self.have_own_counters {
             return now;

@@ -1,8 +1,8 @@
-//! The pair of a queue store and a counter store. Counters, and the history beside them, belong to one queue store.
+//! The pair of a queue store and a counter store. Counters, and the history next to them, belong to one queue store.
 //!
-//! Two private queue stores may both have a queue `orders`. If both reported to one counter store, the counters would jump
-//! between them. So a queue store leaves its mark beside the counters, and another one runs without the bridge, until somebody
-//! gives the counters to it.
+//! Two private queue stores may both have a queue `orders`. If both reported to one counter store, the counters would
+//! jump between them. So a queue store leaves its mark next to the counters, and another one runs without the bridge
+//! until the counters are given to it.
 //!
 //! ```text
 //! no mark --first look of a store--> epoch 1: in force
@@ -10,9 +10,9 @@
 //! given --settle-------------------> the same epoch, the next position: in force
 //! ```
 //!
-//! A mark is kept as the cursor of a shard that no queue has, so the greatest epoch and position wins, whoever writes when.
-//! Invariant: a store that was given the counters reports after `settle` only, and waits before it until no server of the store
-//! before can still believe that it has them (`report_right`).
+//! A mark is kept as the cursor of a shard that no queue has. So the greatest epoch and position wins, whichever server
+//! writes it and when. Invariant: a store that was given the counters reports after `settle` only. It waits before
+//! `settle` until no server of the store before can still believe that it has them (`report_right`).
 
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ const REPORTED: ShardId = ShardId { queue: QueueId(0), number: 1 };
 /// The epoch of a mark that nobody was given.
 const FIRST_EPOCH: u32 = 1;
 
-/// What the mark beside the counters says to a queue store.
+/// The meaning of the mark next to the counters for a queue store.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Pairing {
     /// The counters are its own.
@@ -100,7 +100,7 @@ impl StoreMark {
         Ok(noted.and_then(|noted| i64::try_from(noted.position.position).ok()).map(Timestamp::from_micros))
     }
 
-    /// What a mark says to this store.
+    /// Returns the meaning of a mark for this store.
     fn read(&self, known: &HistoryCursor) -> Pairing {
         let RowPosition { epoch, position } = known.position;
         match *known.register == self.home.0 {

@@ -1,5 +1,5 @@
-//! The loop that reports shards, takes queues over, and makes the counters of deleted queues zero. While the counters belong to
-//! another queue store it rests, and forgets what it knew of them.
+//! The loop that reports shards, takes queues over, and makes the counters of deleted queues zero. While the counters
+//! belong to another queue store it rests, and forgets what it knew of them.
 
 mod on_and_off;
 
@@ -63,7 +63,7 @@ pub struct Bridge {
     read_backs_left: usize,
     /// Whether the server stops: each report then has all counters, because none follows it.
     is_last: bool,
-    /// Where other servers change the same shards.
+    /// The other servers that change the same shards.
     others: OtherServers,
     /// Whether this server may report.
     right: Arc<ReportRight>,
@@ -73,7 +73,7 @@ pub struct Bridge {
 
 struct TrackedQueue {
     queue: ReportedQueue,
-    /// What was reported of each shard; `None` until the queue is taken over.
+    /// The reported state of each shard; `None` until the queue is taken over.
     shards: Option<Vec<ReportedShard>>,
     /// When the counters by attempt, time and error are due, by elapsed time.
     slow_due: Option<Duration>,
@@ -159,8 +159,8 @@ impl Bridge {
         self.context.stats.bridge.waiting_shards.set(i64::try_from(shards).unwrap_or(i64::MAX));
     }
 
-    /// Says how far the queues are reported: up to the begin of the step, the oldest change that waits, or as far as the changes
-    /// of other servers are known, by elapsed time.
+    /// Says how far the queues are reported: up to the begin of the step, the oldest change that waits, or as far as
+    /// the changes of other servers are known, by elapsed time.
     fn publish(&mut self, begun: Duration) {
         let begun = begun.min(self.others.known_to(self.queues.alone_at(), begun));
         self.has_started = self.has_started || self.tracked.values().all(|tracked| tracked.shards.is_some());
@@ -219,9 +219,9 @@ impl Bridge {
         Ok(())
     }
 
-    /// Reports shards within the budget, those that changed first. Returns the shards that have to wait. Comparisons give way
-    /// after the time of a step, so that a busy queue does not wait for those of all idle ones after a start. Some are made in
-    /// every step, so that they come to an end under any load.
+    /// Reports shards within the budget, those that changed first. Returns the shards that have to wait. Comparisons
+    /// yield after the time of a step, so that a busy queue does not wait for the comparisons of all idle ones after a
+    /// start. Some are made in every step, so that they come to an end under any load.
     async fn report(&mut self, waiting: &[WaitingShard], budget: usize) -> Result<Vec<WaitingShard>, CountingError> {
         let begun = self.context.clock.elapsed();
         let (mut changed, mut compared) = waiting.split_at(waiting.partition_point(|waiting| waiting.is_changed));
@@ -365,7 +365,8 @@ impl Bridge {
         Some(tracked.queue.clone())
     }
 
-    /// What the counters of a queue lack, with the state of its shards after that is written. `None` if the queue is gone.
+    /// Returns the totals that the counters of a queue lack, with the state of its shards after these totals are
+    /// written. `None` if the queue is gone.
     async fn differences(&self, queue: ReportedQueue) -> Result<Option<Takeover>, CountingError> {
         let known = known_of(&self.counting, &queue.name).await?;
         let mut totals = takeover::zeros(&queue.name, queue.shards, &known);
@@ -391,8 +392,8 @@ impl Bridge {
         }
     }
 
-    /// Adds all shards for a comparison when changes of other servers may not have reached these counters: a server was lost
-    /// before it reported its last ones, or the others report to counters of their own.
+    /// Adds all shards for a comparison when changes of other servers may not have reached these counters: a server was
+    /// lost before it reported its last ones, or the others report to counters of their own.
     fn follow_others(&mut self) {
         let (elapsed, shards) = (self.context.clock.elapsed(), self.shards());
         if !self.others.are_to_be_followed(self.queues.lost_servers(), shards, elapsed) {

@@ -1,4 +1,4 @@
-//! What was reported of a shard, and what the next report has to say.
+//! The reported state of a shard, and the content of its next report.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::counter_names::counter_name;
 use tallystone_ports::ShardReport;
 
-/// What was reported of a shard.
+/// The reported state of a shard.
 #[derive(Clone, Debug)]
 pub struct ReportedShard {
     source: ReportSource,
@@ -27,8 +27,8 @@ pub struct ReportedShard {
 #[derive(Clone, Debug)]
 struct WrittenTotals {
     totals: Vec<i64>,
-    /// The places of totals of which nobody knows whether a later one was written: its write failed. A level may since have
-    /// come back to what was reported before, and is then written all the same.
+    /// The places of totals of which it is not known whether a later one was written: its write failed. A level may
+    /// since have come back to what was reported before. It is then written all the same.
     in_doubt: BTreeSet<usize>,
 }
 

@@ -1,8 +1,8 @@
 //! A takeover: the totals of a queue that differ from those that the counters know.
 //!
-//! No list of reported names is kept anywhere. A reporter that knows nothing reads the counters of the queue first and the
-//! shard second. So it reports a total for every difference, and 0 where the shard has nothing, whatever was reported
-//! before, by this process or by another one.
+//! No list of reported names is kept anywhere. A reporter that knows nothing reads the counters of the queue first and
+//! the shard second. So it reports a total for every difference, and 0 where the shard has nothing, whatever was
+//! reported before, by this process or by another one.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -158,8 +158,8 @@ mod tests {
     }
 
     proptest! {
-        /// However stores are rewound, and whichever reports are lost, doubled or delayed: a takeover after them makes the
-        /// counters equal the shard.
+        /// However stores are rewound, and whichever reports are lost, doubled or delayed: a takeover after them makes
+        /// the counters equal the shard.
         #[test]
         fn a_takeover_makes_the_counters_equal_the_shard(
             steps in prop::collection::vec((0_u8..4, 0_u64..4, 0_u64..50), 1..40),

@@ -1,9 +1,9 @@
 //! A versioned catalog: what namespaces and queues have in common.
 //!
-//! Reads are served from a view in memory. A change is decided on the view, committed by compare-and-set, and then taken
-//! into the view. If another server changed the catalog meanwhile, the store returns a conflict, the view is read again
-//! and the decision is repeated. Only with an etag of the caller does such a change become an error. A change continues
-//! if its caller goes away, so the view never differs from the store for long.
+//! Reads are served from a view in memory. A change is decided on the view, committed by compare-and-set, and then
+//! taken into the view. If another server changed the catalog meanwhile, the store returns a conflict, the view is read
+//! again and the decision is repeated. Only with an etag of the caller does such a change become an error. A change
+//! continues if its caller goes away, so the view never differs from the store for long.
 
 mod author;
 mod difference;
@@ -105,8 +105,8 @@ impl<E: CatalogEntry> VersionedCatalog<E> {
         self.reload(view).await
     }
 
-    /// Reads the catalog again if another server has changed it since the last call. A store that has lost all of it is an error:
-    /// what it knew is not given up, or callers would take their queues for ones that never were.
+    /// Reads the catalog again if another server has changed it since the last call. A store that has lost all of it is
+    /// an error: what it knew is not given up, or callers would take their queues for ones that never were.
     pub async fn follow(&self, view: &dyn CatalogView<E>) -> Result<Sharing, StoreError> {
         let Some(revision) = self.store.revision().await? else { return Ok(Sharing::Owned) };
         let followed = self.followed.load(Ordering::Acquire);
@@ -132,7 +132,8 @@ impl<E: CatalogEntry> ChangeTurn<'_, E> {
     pub async fn commit(&mut self, record: CatalogRecord<E>) -> Result<CommitOutcome, StoreError> {
         let Err(error) = self.catalog.store.commit(record).await else { return Ok(CommitOutcome::Committed) };
         if error.outcome == EffectOutcome::Unknown {
-            // The commit may be in the store, so the catalog is read again. If that fails too, the next refresh does it.
+            // The commit may be in the store, so the catalog is read again. If that fails too, the next refresh does
+            // it.
             let _ = self.catalog.reload(self.view).await;
         }
         if error.kind == StoreErrorKind::Conflict && self.reread().await? {
@@ -141,8 +142,8 @@ impl<E: CatalogEntry> ChangeTurn<'_, E> {
         Err(error)
     }
 
-    /// Reads the catalog again, for a decision that met what another server has changed. Returns whether it did; it does not
-    /// after too many attempts.
+    /// Reads the catalog again, for a decision that met what another server has changed. Returns whether it did; it
+    /// does not after too many attempts.
     pub async fn reread(&mut self) -> Result<bool, StoreError> {
         if self.attempt >= CATALOG_ATTEMPTS_MAX {
             return Ok(false);

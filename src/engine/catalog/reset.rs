@@ -18,8 +18,8 @@ pub fn reset_to<S>(spec: &mut S, defaults: &S, rows: &[ResetRow<S>], reset: &[St
     Ok(())
 }
 
-/// Refuses settings that are not what their reset made them. Those with parts may be: a reset of the whole and a value for one
-/// part go together.
+/// Refuses settings that are not what their reset made them. Those with parts may be: a reset of the whole and a value
+/// for one part go together.
 pub fn check_reset<S: Clone + PartialEq>(
     spec: &S,
     defaults: &S,

@@ -108,8 +108,8 @@ impl Counting {
         handed_over
     }
 
-    /// Waits for capacity for this number of items, at most that of one batch. The permit is returned when the items are
-    /// decided. Best-effort counters have no log and need no permit.
+    /// Waits for capacity for this number of items, at most that of one batch. The permit is returned when the items
+    /// are decided. Best-effort counters have no log and need no permit.
     async fn acquire_batch_permit(&self, AddTarget(scope): &AddTarget, items: usize) -> Option<OwnedSemaphorePermit> {
         if is_best_effort(scope) {
             return None;

@@ -31,7 +31,7 @@ pub enum CountingError {
     NamespaceReadOnly {
         /// The namespace.
         name: String,
-        /// Who writes it instead of callers, with the verb.
+        /// The writer of the namespace in place of callers, with the verb.
         writer: &'static str,
     },
     /// The token's time is too far ahead of the server's clock.

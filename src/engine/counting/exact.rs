@@ -11,8 +11,8 @@ impl Counting {
         self.durable_scope(namespace, RULES).await.map(drop)
     }
 
-    /// Reads a rolled-up count. None if it is not exact now, as between a clear and its roll, or does not fit into 64 bits.
-    /// Cost: one read of the rollup row.
+    /// Reads a rolled-up count. None if it is not exact now, as between a clear and its roll, or does not fit into 64
+    /// bits. Cost: one read of the rollup row.
     pub(crate) async fn exact_count(
         &self,
         namespace: &NamespaceName,
@@ -30,7 +30,7 @@ impl Counting {
     }
 }
 
-/// What a refusal calls the use.
+/// The name of the use in a refusal.
 const RULES: &str = "a counter rule";
 
 fn epochs_of(checkpoint: &Checkpoint) -> Option<SourceEpochs> {

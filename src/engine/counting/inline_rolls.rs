@@ -1,4 +1,5 @@
-//! Rolls on request of a read: at most one at a time for each counter. Other reads wait for it within their own time budget.
+//! Rolls on request of a read: at most one at a time for each counter. Other reads wait for it within their own time
+//! budget.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,8 +22,8 @@ pub struct InlineRolls {
 impl Counting {
     /// Rolls a counter up to the limit, or waits for a roll in flight, within the budget.
     ///
-    /// The roll is never interrupted: it ends in the background, and the next reader finds its checkpoint. Without remaining
-    /// budget no roll starts, so the number of rolls of one call is bounded.
+    /// The roll is never interrupted: it ends in the background, and the next reader finds its checkpoint. Without
+    /// remaining budget no roll starts, so the number of rolls of one call is bounded.
     pub(super) async fn roll_inline(&self, scope: &Arc<NamespaceScope>, counter: &Counter, budget: Duration) {
         if budget.is_zero() {
             return;

@@ -1,7 +1,8 @@
 //! The counters that queues keep about themselves: reports of the bridge, and what the log knows of them.
 //!
 //! No API leads here. A report is a set of totals, each with its source, epoch and serial. A counter folds them by
-//! (epoch, serial), so their order, repeats and several reporters change nothing. Reports take no turns and read nothing.
+//! (epoch, serial), so their order, repeats and several reporters change nothing. Reports take no turns and read
+//! nothing.
 
 use std::collections::BTreeMap;
 use std::future::ready;
@@ -59,8 +60,9 @@ pub fn queue_serial(store_epoch: u16, position: u64) -> u64 {
 }
 
 impl Counting {
-    /// Writes totals of queues in one append. The outcomes have the order of the totals; an error of one states whether it
-    /// may have been written. A repeat is written again and changes no count, so a failed report is simply sent again.
+    /// Writes totals of queues in one append. The outcomes have the order of the totals; an error of one states whether
+    /// it may have been written. A repeat is written again and changes no count, so a failed report is simply sent
+    /// again.
     ///
     /// Refused as a whole, with no effect: more than `QUEUE_TOTALS_AT_ONCE_MAX` totals, a missing namespace.
     pub async fn report_queue_totals(
@@ -91,9 +93,9 @@ impl Counting {
         Ok(self.submit(&scope, submissions, Some(own), Some(permits)).await)
     }
 
-    /// Forgets counters of queues that no longer exist: their names and checkpoints. A counter that is not 0, or whose events
-    /// are not all gone with their slices, stays as it is, and so does one that is written meanwhile. May be repeated.
-    /// Cost: one read and one deletion of each counter.
+    /// Forgets counters of queues that no longer exist: their names and checkpoints. A counter that is not 0, or whose
+    /// events are not all gone with their slices, stays as it is, and so does one that is written meanwhile. May be
+    /// repeated. Cost: one read and one deletion of each counter.
     pub async fn forget_queue_counters(&self, names: Vec<CounterName>) -> Result<(), CountingError> {
         let scope = self.scope(&queue_namespace()).await?;
         let (rollups, dataset) = (&self.scopes.stores.rollups, &scope.dataset);
@@ -118,8 +120,8 @@ impl Counting {
         Ok(())
     }
 
-    /// The newest total of each source of the counters with a prefix, above a name: everything that was acknowledged before
-    /// the call, on any server. Cost: one read of each counter and of its events since its last roll.
+    /// The newest total of each source of the counters with a prefix, above a name: everything that was acknowledged
+    /// before the call, on any server. Cost: one read of each counter and of its events since its last roll.
     pub async fn known_queue_totals(
         &self,
         prefix: &str,

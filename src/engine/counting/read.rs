@@ -52,8 +52,8 @@ impl Counting {
         Ok(stream::iter(names).map(read).buffered(CALL_READS_AT_ONCE_MAX).collect().await)
     }
 
-    /// A reading as callers see it. A shared store knows the last write only to its step and returns the end of that step.
-    /// Rolls and watches wait for that end; callers never see a time later than now.
+    /// A reading as callers see it. A shared store knows the last write only to its step and returns the end of that
+    /// step. Rolls and watches wait for that end; callers never see a time later than now.
     pub(super) fn shown_to_callers(&self, reading: CountReading) -> CountReading {
         if self.scopes.fleet.is_none() {
             return reading;
@@ -208,11 +208,12 @@ impl Counting {
         }
     }
 
-    /// The same scope, with slices that other servers may have made for acknowledged events. Earlier slices can exist while
-    /// the limit lies before the first slice known here; later slices can exist if the limit stands still for long.
+    /// The same scope, with slices that other servers may have made for acknowledged events. Earlier slices can exist
+    /// while the limit lies before the first slice known here. Later slices can exist if the limit does not move for
+    /// long.
     ///
-    /// The last write comes from the row. A cached one cannot tell the slices: it is seconds old, and slices may have been
-    /// made since.
+    /// The last write comes from the row. A cached one cannot tell the slices: it is seconds old, and slices may have
+    /// been made since.
     async fn with_all_slices(
         &self,
         scope: &Arc<NamespaceScope>,

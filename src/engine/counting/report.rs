@@ -77,7 +77,8 @@ impl Counting {
         Ok(answers.into_iter().map(answer_of).collect())
     }
 
-    /// Compares a total with the newest known one of its source: the counter if it has to be written, or the repeated total.
+    /// Compares a total with the newest known one of its source: the counter if it has to be written, or the repeated
+    /// total.
     async fn check_total(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -121,7 +122,7 @@ impl Counting {
         Err(CountingError::AlreadyExists { found, asked })
     }
 
-    /// What each source reported, as this server knows it: from the checkpoint and the log after it.
+    /// Returns the newest totals of each source, as this server knows them: from the checkpoint and the log after it.
     async fn newest_totals(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -131,8 +132,8 @@ impl Counting {
     }
 }
 
-/// Where the epochs of a source are added, each begins at 0 and only rises. A serial that goes back, or that repeats, has a
-/// refusal of its own.
+/// Refuses a total below the one before it in its epoch, or below 0. It is for sources whose epochs are added: each
+/// epoch begins at 0 and only rises. A serial that goes back, or that repeats, has a refusal of its own.
 fn refuse_fall(report: &Report, newest: Option<SourceTotal>, total: i64) -> Result<(), CountingError> {
     let before = newest.filter(|newest| newest.epoch == report.epoch && newest.serial < report.serial);
     let least = before.map_or(0, |newest| newest.total);

@@ -29,8 +29,8 @@ impl Counting {
         self.series_of(&scope, scope.counter(name), &plan).await
     }
 
-    /// Reads the series of several counters at a time, over one range and in one step. The results have the order of the
-    /// names. Refused whole if they have more than `SERIES_ROWS_MAX` rows together. Cost: that of each series.
+    /// Reads the series of several counters at a time, over one range and in one step. The results have the order of
+    /// the names. Refused whole if they have more than `SERIES_ROWS_MAX` rows together. Cost: that of each series.
     pub async fn batch_series(
         &self,
         namespace: &NamespaceName,

@@ -20,8 +20,8 @@ use tallystone_domain::limits::CALL_VERDICTS_AT_ONCE_MAX;
 use tallystone_domain::namespace::CounterType;
 use tallystone_ports::{AppendHold, AppendOutcome, NewEvent, StoreError, StoreErrorKind};
 
-/// The state of a write until its outcome is decided. The log owns it, not the caller. Dropping it sends the rollup signals
-/// first and ends the holds second, so a limit never passes an event whose caller has gone.
+/// The state of a write until its outcome is decided. The log owns it, not the caller. Dropping it sends the rollup
+/// signals first and ends the holds second, so a limit never passes an event whose caller has gone.
 struct InFlightWrite {
     roller: Arc<Roller>,
     scope: Arc<NamespaceScope>,
@@ -56,7 +56,8 @@ impl AppendHold for InFlightWrite {
     }
 }
 
-/// Whether events under these holds may be acknowledged now: this process has the membership under which they were admitted.
+/// Whether events under these holds may be acknowledged now: this process has the membership under which they were
+/// admitted.
 fn are_vouched(scopes: &NamespaceScopes, holds: &[Option<InFlightHold>]) -> bool {
     let Some(fleet) = &scopes.fleet else { return true };
     holds.iter().flatten().all(|hold| fleet.membership.may_acknowledge(hold.incarnation))
@@ -137,8 +138,8 @@ impl Counting {
         random
     }
 
-    /// Submits changes. Returns the outcome of each, in their order. The permit is returned when they are decided, even if
-    /// the caller has gone.
+    /// Submits changes. Returns the outcome of each, in their order. The permit is returned when they are decided, even
+    /// if the caller has gone.
     pub(super) async fn submit(
         &self,
         scope: &Arc<NamespaceScope>,
@@ -213,7 +214,8 @@ impl Counting {
         AdmittedBatch { answers, events, late, hold }
     }
 
-    /// Finds the verdicts of late events, several at a time and within one time budget. Each has the index of its event.
+    /// Finds the verdicts of late events, several at a time and within one time budget. Each has the index of its
+    /// event.
     async fn settle_late_events(
         &self,
         scope: &NamespaceScope,

@@ -16,7 +16,7 @@ pub struct Add {
     pub delta: i64,
     /// The caller's token; none: the server makes one.
     pub token: Option<IdempotencyToken>,
-    /// Who or what made the change.
+    /// The person or program that made the change.
     pub provenance: Provenance,
 }
 
@@ -25,7 +25,7 @@ pub struct Clear {
     pub name: CounterName,
     /// The caller's token; none: the server makes one.
     pub token: Option<IdempotencyToken>,
-    /// Who or what made the change.
+    /// The person or program that made the change.
     pub provenance: Provenance,
 }
 

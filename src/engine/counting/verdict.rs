@@ -25,8 +25,8 @@ enum TokenState {
 }
 
 impl Counting {
-    /// Returns the verdict on a token. It may write a tombstone, so it is refused in a read-only namespace. A token that no
-    /// write could use yet is refused as for a write, unless it was used before the clock went back.
+    /// Returns the verdict on a token. It may write a tombstone, so it is refused in a read-only namespace. A token
+    /// that no write could use yet is refused as for a write, unless it was used before the clock went back.
     pub async fn check_token(
         &self,
         namespace: &NamespaceName,
@@ -76,9 +76,9 @@ impl Counting {
         }
     }
 
-    /// Whether every read shows a clear that was found below the limit. A late row is in no checkpoint until its recheck mark
-    /// is processed, and the clear register does not cover rolled-up times. Until then a positive verdict would promise more
-    /// than reads show.
+    /// Whether every read shows a clear that was found below the limit. A late row is in no checkpoint until its
+    /// recheck mark is processed, and the clear register does not cover rolled-up times. Until then a positive verdict
+    /// would promise more than reads show.
     async fn clear_is_rolled_up(
         &self,
         scope: &NamespaceScope,
@@ -120,7 +120,8 @@ impl Counting {
             retry_after: Duration::from_millis(100),
         })?;
         if key.time > scope.dataset.limit() && self.rules.keeps(ProtocolRule::PendingAboveLimit) {
-            // In a fleet, a row found here may be that of another member with an unknown outcome, which may count as late.
+            // In a fleet, a row found here may be that of another member with an unknown outcome, which may count as
+            // late.
             if self.scopes.fleet.is_none()
                 && let Some(event) = self.scopes.stores.log.find(scope.dataset.id(), counter, key).await?
             {
@@ -140,13 +141,15 @@ impl Counting {
                 self.context.stats.verdicts_applied.increment();
                 self.roller.put_recheck_mark(scope, counter, key).await?;
                 if event.change == Change::Clear {
-                    // The server of the clear may have ended before it reached the cache. An entry lives only for seconds.
+                    // The server of the clear may have ended before it reached the cache. An entry lives only for
+                    // seconds.
                     scope.cache.delete(counter).await;
                 }
                 Ok(TokenState::Found { change: event.change, event_time: event.key.time })
             }
             Ok(VerdictOutcome::Voided) => {
-                // A roll may have counted a row of the token on a minority of replicas before the tombstone replaced it.
+                // A roll may have counted a row of the token on a minority of replicas before the tombstone replaced
+                // it.
                 self.roller.put_recheck_mark(scope, counter, key).await?;
                 self.context.stats.verdicts_void.increment();
                 Ok(TokenState::Tombstone)

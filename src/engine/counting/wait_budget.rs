@@ -1,7 +1,7 @@
 //! The time that one call may wait for limits and inline rolls, for all its items together.
 //!
-//! When the budget is spent, a read returns the present value with its `as_of`. So the budget bounds latency and never makes a
-//! count wrong. It starts once for each call: a thousand outdated counters cost one budget, not a thousand.
+//! When the budget is spent, a read returns the present value with its `as_of`. So the budget bounds latency and never
+//! makes a count wrong. It starts once for each call: a thousand outdated counters cost one budget, not a thousand.
 
 use std::time::Duration;
 

@@ -1,10 +1,10 @@
 //! WatchCounts: the present value of counters, then each change, at most one per counter and coalesce_ms.
 //!
-//! Writes and rolls wake a watch. The end of a TTL wakes no watch, so a watch also rereads counters that fall silent. In a
-//! fleet another server may write and roll, so a watch reads all its counters as often as a roll may change them.
+//! Writes and rolls wake a watch. The end of a TTL wakes no watch, so a watch also rereads counters that fall silent.
+//! In a fleet another server may write and roll, so a watch reads all its counters as often as a roll may change them.
 //!
-//! Watches begin and read in turns. Otherwise thousands of watches, begun by one caller or woken by one write, would all be
-//! ready to run, and every call would wait behind them.
+//! Watches begin and read in turns. Otherwise thousands of watches, begun by one caller or woken by one write, would
+//! all be ready to run, and every call would wait behind them.
 
 use std::collections::{HashMap, VecDeque};
 use std::pin::Pin;
@@ -142,8 +142,8 @@ impl WatchStream {
         self.is_registered = true;
     }
 
-    /// Reads the next counters that are to be read, in a turn. Fails before the first of them only; the next turn begins with
-    /// one that failed later.
+    /// Reads the next counters that are to be read, in a turn. Fails before the first of them only; the next turn
+    /// begins with one that failed later.
     async fn read(&mut self) -> Result<(), CountingError> {
         let counting = self.counting.clone();
         self.counting.served.watchers.wait_for_turn().await;
@@ -201,8 +201,8 @@ impl WatchStream {
         }
     }
 
-    /// Whether a look shows a change. Where the watch looks by itself, a time that only moves on, with nothing written, is
-    /// none.
+    /// Whether a look shows a change. Where the watch looks by itself, a time that only moves on, with nothing written,
+    /// is none.
     fn differs(&self, known: &LastShown, shows: &LastShown) -> bool {
         let moved_on = known.as_of < shows.as_of;
         let is_written = known.behind || known.last_write_time != shows.last_write_time;

@@ -107,8 +107,8 @@ impl DatasetState {
         Duration::from_micros(self.seal_lag_micros.load(Ordering::Relaxed))
     }
 
-    /// Publishes the closed timestamp as the limit, if it lies above it. Only one loop calls this. In a fleet the limit covers
-    /// all members; one member publishes it and the others read it.
+    /// Publishes the closed timestamp as the limit, if it lies above it. Only one loop calls this. In a fleet the limit
+    /// covers all members; one member publishes it and the others read it.
     pub async fn publish_limit(
         &self,
         clock: &dyn Clock,
@@ -123,8 +123,8 @@ impl DatasetState {
         }
     }
 
-    /// Publishes the limit of the fleet, if this member is responsible for the dataset. It also does so if the responsible
-    /// member has not published for a lease, because it cannot reach the cluster of the dataset.
+    /// Publishes the limit of the fleet, if this member is responsible for the dataset. It also does so if the
+    /// responsible member has not published for a lease, because it cannot reach the cluster of the dataset.
     async fn publish_fleet_limit(
         &self,
         clock: &dyn Clock,
@@ -177,8 +177,8 @@ impl DatasetState {
         self.publisher_idle.store(true, Ordering::Release);
     }
 
-    /// Notes that the publishing loop works again. The age of the limit from the idle period does not count as staleness,
-    /// and neither does the missing limit of a new dataset.
+    /// Notes that the publishing loop works again. The age of the limit from the idle period does not count as
+    /// staleness, and neither does the missing limit of a new dataset.
     pub fn end_idle(&self, now: Timestamp) {
         let begins = self.limit() == Timestamp::MIN && self.idle_until.load(Ordering::Acquire) == i64::MIN;
         if begins || self.publisher_idle.load(Ordering::Acquire) {
@@ -212,8 +212,8 @@ impl DatasetState {
         self.active.swap(false, Ordering::AcqRel)
     }
 
-    /// The `as_of` of a ranking: never lower than that of an earlier one. A counter rolled up to a time stays so, even if it
-    /// is rolled again from an earlier time.
+    /// The `as_of` of a ranking: never lower than that of an earlier one. A counter rolled up to a time stays so, even
+    /// if it is rolled again from an earlier time.
     pub fn raise_ranked_to(&self, to: Timestamp) -> Timestamp {
         Timestamp::from_micros(self.ranked_to.fetch_max(to.micros(), Ordering::AcqRel)).max(to)
     }

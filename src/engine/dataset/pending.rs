@@ -1,7 +1,7 @@
 //! The counters of a dataset that wait for a roll, counted by touch shard and second of their oldest event.
 //!
-//! A watermark follows the limit only up to the oldest waiting event. An event is counted here before its hold ends, so a
-//! reader that reads the limit first and this second misses no event.
+//! A watermark follows the limit only up to the oldest waiting event. An event is counted here before its hold ends, so
+//! a reader that reads the limit first and this second misses no event.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -59,7 +59,8 @@ impl PendingRolls {
         shard.replay_from = Some(shard.replay_from.map_or(oldest, |from| from.min(oldest)));
     }
 
-    /// Begins a replay of the touch index if one is due, and returns its start. Signals lost from now on need another one.
+    /// Begins a replay of the touch index if one is due, and returns its start. Signals lost from now on need another
+    /// one.
     pub fn begin_replay(&self, shard: u32) -> Option<Timestamp> {
         let mut shard = self.shards[shard as usize].lock();
         // An unfinished earlier replay is due as well.

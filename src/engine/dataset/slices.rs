@@ -1,9 +1,9 @@
 //! The slice rows of one dataset, as this server knows them, and the fold rules that they freeze.
 //!
-//! The known rows have no gap, from the first row ever written to two slices ahead. A roll over a range that they do not
-//! cover is refused, never treated as empty. The store may have a gap while rows are made, or after a crash at that time:
-//! the gap is filled first, and the rows are known afterwards. A long standstill leaves a gap in which only tombstones are
-//! written. It becomes one long slice, which costs one row.
+//! The known rows have no gap, from the first row ever written to two slices ahead. A roll over a range that they do
+//! not cover is refused, never treated as empty. The store may have a gap while rows are made, or after a crash at that
+//! time: the gap is filled first, and the rows are known afterwards. A long standstill leaves a gap in which only
+//! tombstones are written. It becomes one long slice, which costs one row.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -50,8 +50,8 @@ impl SliceTable {
         self.rows.load_full()
     }
 
-    /// Reads the rows again, for new rows and statuses of other servers. A gap between rows in creation is an error, because
-    /// it must not look like a time without events.
+    /// Reads the rows again, for new rows and statuses of other servers. A gap between rows in creation is an error,
+    /// because it must not look like a time without events.
     pub async fn refresh(&self, store: &dyn TimeSlices) -> Result<(), StoreError> {
         self.take_in(store.list(self.dataset).await?)
     }
@@ -106,8 +106,8 @@ impl SliceTable {
         if is_covered { None } else { Some(MissingSlices { requested: asked, _turn: turn }) }
     }
 
-    /// Makes missing rows, and those between them and the known rows: one by one, or as one long slice if there are too many.
-    /// They are known only after all are made. Cost: O(known rows), and a bounded number of new rows.
+    /// Makes missing rows, and those between them and the known rows: one by one, or as one long slice if there are too
+    /// many. They are known only after all are made. Cost: O(known rows), and a bounded number of new rows.
     ///
     /// `versions` are frozen into each new row. The next call finishes an interrupted one.
     pub async fn make(
@@ -142,8 +142,8 @@ impl SliceTable {
         self.merge(rows)
     }
 
-    /// The end of the first new slice of a gap. The requested range and the ranges before and after it are filled separately,
-    /// so that the present slices are short, however long the gap before them is.
+    /// The end of the first new slice of a gap. The requested range and the ranges before and after it are filled
+    /// separately, so that the present slices are short, however long the gap before them is.
     fn end_of_new(&self, gap: Range<Timestamp>, asked: &Range<Timestamp>) -> Timestamp {
         let piece_end =
             [asked.start, asked.end].into_iter().find(|edge| gap.start < *edge).unwrap_or(gap.end).min(gap.end);

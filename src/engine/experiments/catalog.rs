@@ -1,4 +1,5 @@
-//! The experiments that are kept: read from memory, changed through `engine::catalog`. `change` has the decision of a change.
+//! The experiments that are kept: read from memory, changed through `engine::catalog`. `change` has the decision of a
+//! change.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -60,8 +61,8 @@ impl ExperimentCatalog {
         self.held.by_name.load().get(name).cloned().ok_or_else(|| not_found(name))
     }
 
-    /// Lists experiments whose names begin with a text, in the order of names, above a name. Fewer than the limit only at the
-    /// end.
+    /// Lists experiments whose names begin with a text, in the order of names, above a name. Fewer than the limit only
+    /// at the end.
     pub fn list(&self, prefix: &str, above: Option<&ExperimentWord>, limit: usize) -> Vec<Arc<CatalogExperiment>> {
         let from = above.map_or(Bound::Unbounded, Bound::Excluded);
         let by_name = self.held.by_name.load();

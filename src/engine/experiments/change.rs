@@ -1,5 +1,5 @@
-//! How experiments change: created, updated, stopped, deleted. What the statistics rest on is fixed when an experiment is
-//! created, because an interval that is tuned after a look is not valid.
+//! How experiments change: created, updated, stopped, deleted. What the statistics rest on is fixed when an experiment
+//! is created, because an interval that is tuned after a look is not valid.
 
 use std::sync::Arc;
 
@@ -20,8 +20,8 @@ use tallystone_ports::{ExperimentRecord, StoreError, StoreErrorKind};
 const CHANGE_OP: &str = "change of an experiment";
 
 impl ExperimentCatalog {
-    /// Creates an experiment, which begins with it. A running one with the same settings is answered as it is, so that a call
-    /// may be repeated.
+    /// Creates an experiment, which begins with it. A running one with the same settings is answered as it is, so that
+    /// a call may be repeated.
     pub async fn create(
         &self,
         settings: ExperimentSettings,
@@ -97,7 +97,7 @@ enum ExperimentIntent {
     NoteFalls(ExperimentWord, ExperimentId, Vec<FallenCounter>),
 }
 
-/// What to do about an intent.
+/// The decision about an intent.
 enum ExperimentDecision {
     /// Nothing: the experiment is as it shall be.
     Keep(Arc<CatalogExperiment>),

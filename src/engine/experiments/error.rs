@@ -1,11 +1,11 @@
-//! Why a call about experiments was refused.
+//! The reasons of refused calls about experiments.
 
 use crate::counting::CountingError;
 use crate::namespaces::NamespaceError;
 use tallystone_domain::{Reason, Reject};
 use tallystone_ports::StoreError;
 
-/// Why a call about experiments was refused.
+/// The reason of a refused call about experiments.
 #[derive(Debug, thiserror::Error)]
 pub enum ExperimentError {
     /// An argument is invalid, or the change is not allowed.

@@ -38,7 +38,7 @@ pub struct ExperimentLooks {
     pub looks: Vec<ExperimentLook>,
     /// The time between two of them.
     pub step: Duration,
-    /// Where the next page begins; none if there is none.
+    /// The start of the next page; none if there is none.
     pub next: Option<Timestamp>,
 }
 
@@ -51,12 +51,13 @@ pub struct ExperimentLook {
     pub open: bool,
     /// The totals of the arms, in their order.
     pub arms: Vec<ArmTotals>,
-    /// What could be said then.
+    /// The judgement that could be made then.
     pub judgement: Judgement,
 }
 
 impl Experiments {
-    /// Reads what looks of the past would have said. Cost: one series of the primary metric and of the exposures of each arm.
+    /// Reads what looks of the past would have said. Cost: one series of the primary metric and of the exposures of
+    /// each arm.
     pub async fn looks(&self, name: &ExperimentWord, asked: LooksQuery) -> Result<ExperimentLooks, ExperimentError> {
         let kept = self.catalog.get(name)?;
         let now = self.context.now();

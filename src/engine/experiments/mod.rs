@@ -1,5 +1,5 @@
-//! Experiments: keeps what they declared at their start, reads the counters of all arms and judges them. `domain/experiment`
-//! has the statistics, `catalog` the experiments that are kept.
+//! Experiments: keeps what they declared at their start, reads the counters of all arms and judges them.
+//! `domain/experiment` has the statistics, `catalog` the experiments that are kept.
 
 mod catalog;
 mod change;
@@ -63,7 +63,7 @@ pub struct ExperimentComparison {
     pub as_of: Timestamp,
     /// The arms, in their order.
     pub arms: Vec<ArmReading>,
-    /// What may be said.
+    /// The judgement that may be made.
     pub judgement: Judgement,
     /// Whether the counters may lose adds.
     pub estimates: Estimates,
@@ -95,9 +95,8 @@ impl Experiments {
         &self.catalog
     }
 
-    /// Creates an experiment, and notes what its counters hold already. Refuses one whose counters have no namespace, or one
-    /// to which only the service writes. Cost: a read of the exposures of all arms, and one
-    /// change.
+    /// Creates an experiment, and notes what its counters hold already. Refuses one whose counters have no namespace,
+    /// or one to which only the service writes. Cost: a read of the exposures of all arms, and one change.
     pub async fn create(
         &self,
         settings: ExperimentSettings,
@@ -113,7 +112,8 @@ impl Experiments {
         self.catalog.create(ExperimentSettings { exposures_before, ..settings }, author).await
     }
 
-    /// The exposures of all arms by now. None if they cannot be read in time, which must not keep an experiment from its start.
+    /// The exposures of all arms by now. None if they cannot be read in time, which must not keep an experiment from
+    /// its start.
     async fn exposures_before(&self, spec: &ExperimentSpec) -> Option<u64> {
         let names: Vec<CounterName> = spec.arms.iter().map(|arm| spec.counter(arm, EXPOSURES)).collect();
         let read = tokio::select! {
@@ -130,9 +130,9 @@ impl Experiments {
         is_whole.then(|| counts.fold(0, u64::saturating_add))
     }
 
-    /// Compares the arms of an experiment that is kept. A counter that fell, at this look or before it, withholds the verdict.
-    /// Best-effort counters are trusted while the sampler watches them. Cost: that of `compare`, and a read of the totals
-    /// before.
+    /// Compares the arms of an experiment that is kept. A counter that fell, at this look or before it, withholds the
+    /// verdict. Best-effort counters are trusted while the sampler watches them. Cost: that of `compare`, and a read of
+    /// the totals before.
     pub async fn compare_kept(
         &self,
         name: &ExperimentWord,
@@ -159,16 +159,16 @@ impl Experiments {
         Ok((kept, found))
     }
 
-    /// Reads the counters of an experiment, which was checked, and judges them. Cost: one batch read, of the counters of all
-    /// metrics and exposures of all arms.
+    /// Reads the counters of an experiment, which was checked, and judges them. Cost: one batch read, of the counters
+    /// of all metrics and exposures of all arms.
     pub async fn compare(&self, spec: &ExperimentSpec) -> Result<ExperimentComparison, CountingError> {
         let read = self.read(spec).await?;
         let estimates = if read.has_estimates() { Estimates::Unwatched } else { Estimates::None };
         Ok(judged(spec, &read, Vec::new(), estimates))
     }
 
-    /// Reads all counters. Exposures of an arm come last: an exposure is added before its conversion, so no conversion is
-    /// counted without it.
+    /// Reads all counters. Exposures of an arm come last: an exposure is added before its conversion, so no conversion
+    /// is counted without it.
     async fn read(&self, spec: &ExperimentSpec) -> Result<ReadCounters, CountingError> {
         let (look_time, names) = (self.context.now(), spec.counters());
         let readings = self.totals(&spec.namespace, &names).await?;

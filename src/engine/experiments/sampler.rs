@@ -1,6 +1,6 @@
-//! Watches the counters of running experiments. Each minute their totals go to the namespace `tallystone.experiments`, and a
-//! total below the one before is noted with its experiment. Several servers may watch: the totals of a minute are written
-//! once, and a fall is noted once.
+//! Watches the counters of running experiments. Each minute their totals go to the namespace `tallystone.experiments`,
+//! and a total below the one before is noted with its experiment. Several servers may watch: the totals of a minute are
+//! written once, and a fall is noted once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use tallystone_experiments::{
     ArmWeights, ExperimentMode, ExperimentSettings, ExperimentUnit, ExperimentWord, SignificanceLevel,
 };
 
-/// What a change of an experiment says; `None` for what it leaves out.
+/// A change of an experiment, with `None` for each setting that it leaves out.
 #[derive(Clone, Debug)]
 pub struct ExperimentUpdate {
     pub name: ExperimentWord,

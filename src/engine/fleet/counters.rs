@@ -1,4 +1,5 @@
-//! The fleet of the servers that count in one store: the membership of this process, and what the members share of counters.
+//! The fleet of the servers that count in one store: the membership of this process, and what the members share of
+//! counters.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,8 @@
 //! The membership of a process: heartbeats, joining datasets, lapses and rejoining, leaving.
 //!
-//! To write a dataset, a member lists it with minus infinity, waits until that heartbeat is acknowledged, reads the frontier
-//! and starts above it. Heartbeats and joins are serialized, so that a heartbeat states the present state of each dataset.
+//! To write a dataset, a member lists it with minus infinity, waits until that heartbeat is acknowledged, reads the
+//! frontier and starts above it. Heartbeats and joins are serialized, so that a heartbeat states the present state of
+//! each dataset.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +22,8 @@ use tallystone_ports::{FleetStore, StoreError, StoreErrorKind};
 type JoinFailures = BTreeMap<DatasetId, StoreError>;
 
 impl FleetMembership {
-    /// Joins a dataset whose frontier is in the store. From the return on, every heartbeat carries the closed timestamp of
-    /// `closing`.
+    /// Joins a dataset whose frontier is in the store. From the return on, every heartbeat carries the closed timestamp
+    /// of `closing`.
     pub(super) async fn join(
         &self,
         dataset: DatasetId,
@@ -155,8 +156,8 @@ impl FleetMembership {
         (life.id, beat)
     }
 
-    /// Starts above the frontier of each dataset that the acknowledged heartbeat listed with minus infinity. Returns whether
-    /// there was one, and the datasets whose frontier could not be read. One slow cluster delays no other.
+    /// Starts above the frontier of each dataset that the acknowledged heartbeat listed with minus infinity. Returns
+    /// whether there was one, and the datasets whose frontier could not be read. One slow cluster delays no other.
     async fn open_datasets(&self) -> (bool, JoinFailures) {
         let (number, waiting) = {
             let life = self.incarnation.lock();

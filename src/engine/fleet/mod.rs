@@ -1,8 +1,9 @@
 //! This process as one of several servers on a store: of counters, of queues, or of both.
 //!
-//! A process is a member under one id for as long as it renews its lease in time. When the lease lapses, this incarnation is
-//! over: the writes that it held have an unknown outcome, and the process joins again under a new id. The rules are in
-//! `domain/fleet`; this module does the requests to the store. An engine that owns its store has no `FleetMembership`.
+//! A process is a member under one id for as long as it renews its lease in time. When the lease lapses, this
+//! incarnation is over: the writes that it held have an unknown outcome, and the process joins again under a new id.
+//! The rules are in `domain/fleet`; this module does the requests to the store. An engine that owns its store has no
+//! `FleetMembership`.
 
 mod counters;
 mod heartbeat;
@@ -49,7 +50,7 @@ pub struct MemberProfile {
 pub struct FleetOptions {
     /// The rules of the protocol. Only simulations leave one out.
     pub rules: ProtocolRules,
-    /// What the process publishes about itself.
+    /// The profile that the process publishes about itself.
     pub profile: MemberProfile,
     /// The sender of rollup signals to other members.
     pub signals: Option<Arc<dyn RollupSignal>>,
@@ -230,13 +231,14 @@ impl FleetMembership {
         others.are_known(self.context.clock.elapsed()) && others.live.iter().all(|(id, _)| *id != member)
     }
 
-    /// How many members lapsed so far, as this process saw it: it grows when others have to finish the work of one. O(1).
+    /// How many members lapsed so far, as this process saw it: it grows when others have to finish the work of one.
+    /// O(1).
     pub fn lapsed(&self) -> u64 {
         self.lapsed.load(Ordering::Relaxed)
     }
 
-    /// The rank of this process for a place among the live members: the first does its work, and the others step in for it in
-    /// the order of their ranks. A process that is no known member comes last. Cost: O(members).
+    /// The rank of this process for a place among the live members: the first does its work, and the others step in for
+    /// it in the order of their ranks. A process that is no known member comes last. Cost: O(members).
     pub fn rank_for(&self, place: u32) -> usize {
         let id = self.incarnation.lock().id;
         let others = self.peers.lock();
@@ -256,8 +258,8 @@ impl FleetMembership {
         self.routes.load()[shard as usize].clone()
     }
 
-    /// Sends a rollup signal to the member that rolls the counter up. It never waits, and the signal may be lost. Returns
-    /// false if that member is this process.
+    /// Sends a rollup signal to the member that rolls the counter up. It never waits, and the signal may be lost.
+    /// Returns false if that member is this process.
     pub fn send_signal(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp) -> bool {
         match (self.route(counter.touch_shard()), &self.signals) {
             (SignalRoute::Here, _) => return false,
@@ -283,8 +285,8 @@ impl FleetMembership {
         owner_of(place, others.live.iter().map(|(id, _)| *id)) == Some(id)
     }
 
-    /// The number of members, this one included. None while it is unknown: this process is not a member, or could not read
-    /// the members for longer than a store may be silent.
+    /// The number of members, this one included. None while it is unknown: this process is not a member, or could not
+    /// read the members for longer than a store may be silent.
     pub fn members(&self) -> Option<usize> {
         let now = self.context.clock.elapsed();
         let is_member = !self.lease_left().is_zero();
@@ -298,7 +300,8 @@ impl FleetMembership {
         others.read_at.filter(|_| self.is_member() && others.live.len() == 1)
     }
 
-    /// How far the queues of each other member are reported, by its last heartbeat. None while the members are not known.
+    /// How far the queues of each other member are reported, by its last heartbeat. None while the members are not
+    /// known.
     pub fn queues_reported_by_others(&self) -> Option<Vec<Option<Timestamp>>> {
         let (now, own) = (self.context.clock.elapsed(), self.incarnation.lock().id);
         let others = self.peers.lock();
@@ -306,8 +309,8 @@ impl FleetMembership {
         others.are_known(now).then(|| times.collect())
     }
 
-    /// Whether a secret is that of a live member. False for all secrets while the members could not be read for longer than a
-    /// store may be silent. Cost: O(members), independent of the position of the member.
+    /// Whether a secret is that of a live member. False for all secrets while the members could not be read for longer
+    /// than a store may be silent. Cost: O(members), independent of the position of the member.
     pub fn is_member_secret(&self, shown: &FleetSecret) -> bool {
         let now = self.context.clock.elapsed();
         let others = self.peers.lock();
@@ -327,7 +330,7 @@ impl FleetMembership {
         lease.map_or(Duration::ZERO, |lease| lease.valid_until().saturating_sub(now))
     }
 
-    /// What of it stands in the status and in metrics.
+    /// The values of the membership for the status and for metrics.
     pub fn gauges(&self) -> FleetGauges {
         let members = self.members();
         let servers = if members.is_some() { self.addresses() } else { Vec::new() };
@@ -343,7 +346,8 @@ impl FleetMembership {
         addresses
     }
 
-    /// Whether this process counts as a member: its lease lasts, and after a lapse it writes datasets again, if it did before.
+    /// Whether this process counts as a member: its lease lasts, and after a lapse it writes datasets again, if it did
+    /// before.
     pub fn is_member(&self) -> bool {
         !self.lease_left().is_zero() && !self.incarnation.lock().is_rejoining
     }

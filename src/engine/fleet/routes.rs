@@ -1,4 +1,5 @@
-//! The routes of rollup signals: to the roller that owns the touch shard of the counter, by the last view of the members.
+//! The routes of rollup signals: to the roller that owns the touch shard of the counter, by the last view of the
+//! members.
 //!
 //! A route may be outdated or wrong at any time. This costs only latency: the owner of a shard replays every step.
 

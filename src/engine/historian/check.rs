@@ -1,7 +1,8 @@
 //! Checks of queues on request, as operations with findings.
 //!
-//! Every check compares the counts of each shard at one position, and waits until the history has passed it. A full check
-//! also compares every message with its rows, and the counters with the shards. A queue that is deleted meanwhile is left.
+//! Every check compares the counts of each shard at one position, and waits until the history has passed it. A full
+//! check also compares every message with its rows, and the counters with the shards. A queue that is deleted meanwhile
+//! is left.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,8 +128,8 @@ impl CheckRun {
         }
     }
 
-    /// Whether a shard has made no row since one of an earlier epoch. Its epoch rises with a restart of its store, without a row,
-    /// and the numbers of rows go on.
+    /// Whether a shard has made no row since one of an earlier epoch. Its epoch rises with a restart of its store,
+    /// without a row, and the numbers of rows go on.
     async fn is_last_row(
         &self,
         shard: ShardId,

@@ -1,7 +1,7 @@
 //! The part of a full check that compares every message of a shard with its rows in the history.
 //!
-//! Messages change during the check. One that seems to lack a version is looked at again once the history has passed the
-//! shard's position of then. Only what is still missing is a finding.
+//! Messages change during the check. One that seems to lack a version is looked at again once the history has passed
+//! the shard's position of then. Only what is still missing is a finding.
 
 use futures_util::{StreamExt, TryStreamExt, stream};
 
@@ -39,7 +39,7 @@ impl CheckRun {
         self.look_again(queue, shard, suspects).await
     }
 
-    /// What is known to be missing from the history of a shard.
+    /// Reads which parts are known to be missing from the history of a shard.
     async fn holes(&self, queue: &CheckedQueue, shard: ShardId) -> Result<KnownHoles, StoreError> {
         let history = &self.context.sources.history;
         let mut gaps = history.gaps(QueueShards { queue: queue.id, shards: queue.shards }, CHECK_GAPS_MAX).await?;
@@ -47,7 +47,7 @@ impl CheckRun {
         Ok(KnownHoles { gaps, starts_at: history.starts_at().await? })
     }
 
-    /// Those of some messages that lack a version.
+    /// Returns the given messages that lack a version.
     async fn incomplete(
         &self,
         shard: ShardId,

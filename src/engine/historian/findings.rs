@@ -6,7 +6,7 @@ use crate::stats::Stats;
 use tallystone_domain::history::audit::{Finding, FindingKind};
 use tallystone_domain::queue::{MessageState, QueueName};
 
-/// What was found about a shard and is still so.
+/// The findings about a shard that still hold.
 pub type LastingFindings = BTreeSet<(FindingKind, Option<MessageState>)>;
 
 /// Logs a finding as an error and counts it.

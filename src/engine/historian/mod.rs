@@ -42,7 +42,7 @@ struct HistorianContext {
     sources: StepSources,
     reader: Arc<dyn ShardReader>,
     waiting: Arc<WaitingShards>,
-    /// What the counters know of queues; none where queues report to no counters.
+    /// The totals of queues as the counters know them; none where queues report to no counters.
     counters: Mutex<Option<Arc<dyn CounterTotals>>>,
     /// Whether the history is that of these queues now.
     right: Arc<ReportRight>,

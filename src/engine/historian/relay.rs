@@ -1,8 +1,8 @@
 //! The relay: carries rows from the outboxes of shards into the history, in their order.
 //!
 //! Each round takes the shards that wait the longest. Several groups of shards are written at once, and one shard is in
-//! one group, so it has one append in flight. Invariant: rows leave an outbox only after the append that has their cursor.
-//! A round that is cut off repeats at worst what it wrote, and repeats change nothing.
+//! one group, so it has one append in flight. Invariant: rows leave an outbox only after the append that has their
+//! cursor. A round that is cut off repeats at worst what it wrote, and repeats change nothing.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,8 +29,8 @@ use tallystone_ports::{HistoryBatch, StoreError, StoreErrorKind};
 const GATHER_TIME: Duration = Duration::from_millis(100);
 /// The interval between two lists of the outboxes.
 const LIST_EVERY: Duration = Duration::from_secs(1);
-/// The same where other servers relay what they change. A list asks each shard then, so it is made when a server was lost, and
-/// rarely otherwise.
+/// The same where other servers relay what they change. A list asks each shard then, so it is made when a server was
+/// lost, and rarely otherwise.
 const LIST_SHARED_EVERY: Duration = Duration::from_secs(300);
 /// The pause after the first failure of the history; it doubles with each further one.
 const RETRY_PAUSE: Duration = Duration::from_millis(100);

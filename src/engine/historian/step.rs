@@ -1,7 +1,8 @@
 //! One step of one shard towards the history: reads what is new in its outbox and makes batches of it.
 //!
-//! A step changes nothing, so it may be dropped at any point and made again. Rows leave the outbox only after the append of
-//! their batch. A hole is believed only after the cursor was read again: another relay may have taken the rows.
+//! A step changes nothing, so it may be dropped at any point and made again. Rows leave the outbox only after the
+//! append of their batch. A hole is believed only after the cursor was read again: another relay may have taken the
+//! rows.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use tallystone_ports::{
 /// The time between two audits of a shard.
 pub const AUDIT_EVERY: Duration = Duration::from_secs(10);
 
-/// What steps read from.
+/// The sources from which steps read.
 pub struct StepSources {
     pub queues: Queues,
     pub outbox: Arc<dyn ShardOutbox>,
@@ -60,7 +61,7 @@ impl KeptShard {
 pub struct ShardStep {
     /// The shard after the step.
     pub kept: KeptShard,
-    /// What is to be written, in order.
+    /// The batches to write, in order.
     pub batches: Vec<HistoryBatch>,
     pub findings: Vec<Finding>,
     /// Whether the outbox may have more rows.
@@ -177,8 +178,8 @@ impl StepSources {
         Ok(())
     }
 
-    /// The place before the first row of the outbox that differs from the row of its name in the history; none if no row up
-    /// to the cursor differs. Cost: a read for each page, and for the page that differs some more.
+    /// The place before the first row of the outbox that differs from the row of its name in the history; none if no
+    /// row up to the cursor differs. Cost: a read for each page, and for the page that differs some more.
     async fn last_common(&self, run: &ShardRun) -> Result<Option<RowPosition>, StoreError> {
         let epoch = run.cursor.epoch;
         let mut after = RowPosition { epoch, position: 0 };

@@ -37,7 +37,7 @@ struct WaitingRows {
 #[derive(Default)]
 struct WaitingSince {
     waiting: HashMap<ShardId, WaitingRows>,
-    /// Those that the relay works on.
+    /// The shards that the relay works on.
     relayed: HashMap<ShardId, Duration>,
 }
 

@@ -1,7 +1,8 @@
 //! Reads of the history of messages: the trace of one message, and searches.
 //!
-//! The history follows the queues with a delay. A trace therefore reads the outbox of the message's shard too, before the
-//! store: a row that moves from one to the other between the two reads is in both. A search reads the history alone.
+//! The history follows the queues with a delay. A trace therefore reads the outbox of the message's shard too, before
+//! the store: a row that moves from one to the other between the two reads is in both. A search reads the history
+//! alone.
 
 mod search;
 mod trace;
@@ -24,7 +25,7 @@ pub struct HistoryReader {
     store: Arc<dyn HistoryStore>,
 }
 
-/// What an answer says of the history of a queue as a whole.
+/// The part of an answer that is about the history of a queue as a whole.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct HistoryExtent {
     /// The missing parts, newest first, at most `HISTORY_GAPS_SHOWN_MAX`.

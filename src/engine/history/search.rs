@@ -1,4 +1,5 @@
-//! Searches: a walk over the rows with one term, newest first, in bounded steps. Each hit is judged by its message's later rows.
+//! Searches: a walk over the rows with one term, newest first, in bounded steps. Each hit is judged by its message's
+//! later rows.
 
 use std::collections::{HashMap, HashSet};
 
@@ -20,7 +21,7 @@ const FIRST_ROWS: usize = 32;
 /// A page of a search.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SearchedPage {
-    /// What was found, by the time of the hit, newest first.
+    /// The matches, by the time of the hit, newest first.
     pub found: Vec<HistoryMatch>,
     /// Whether the bound of rows ended the call before the page was full.
     pub is_partial: bool,
@@ -63,8 +64,8 @@ struct JudgedHit {
 }
 
 impl HistoryReader {
-    /// Searches the messages of a queue, after the last hit of the page before. Looks at `SEARCH_ROWS_MAX` rows at most,
-    /// rounded up to whole steps.
+    /// Searches the messages of a queue, after the last hit of the page before. Looks at `SEARCH_ROWS_MAX` rows at
+    /// most, rounded up to whole steps.
     pub async fn search(
         &self,
         name: &QueueName,

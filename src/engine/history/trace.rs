@@ -14,7 +14,7 @@ use tallystone_domain::queue::transition::{EnqueuedMessage, HistoryRow, RowPosit
 use tallystone_domain::queue::{QueueName, ShardId};
 use tallystone_domain::time::Timestamp;
 
-/// Where the next page of a trace begins.
+/// The place at which the next page of a trace begins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TraceCursor {
     pub life: MessageKey,
@@ -27,7 +27,7 @@ pub struct MessageTrace {
     /// The lives, the newest first.
     pub lives: Vec<TracedLife>,
     pub extent: HistoryExtent,
-    /// Where the next page begins; none after the last.
+    /// The place at which the next page begins; none after the last.
     pub next: Option<TraceCursor>,
 }
 
@@ -42,7 +42,7 @@ pub struct TracedLife {
     pub is_complete: bool,
 }
 
-/// What is known of a life before its rows are read.
+/// The facts about a life that are known before its rows are read.
 struct LifeContext<'a> {
     source: &'a HistorySource,
     key: MessageKey,
@@ -94,7 +94,8 @@ impl HistoryReader {
         Ok(MessageTrace { lives, extent, next })
     }
 
-    /// The keys of the lives of a message, the newest first. The one that is in the queue may not be in the history yet.
+    /// The keys of the lives of a message, the newest first. The one that is in the queue may not be in the history
+    /// yet.
     async fn lives(&self, source: &HistorySource, message: &MessageRef) -> Result<Vec<MessageKey>, QueueError> {
         let id = match message {
             MessageRef::Key(key) if key.shard < source.shards => return Ok(vec![*key]),
@@ -174,7 +175,7 @@ impl HistoryReader {
         Ok(row.filter(|row| row.position() == place))
     }
 
-    /// What is known of the epochs after the first one of these rows.
+    /// Reads the facts that are known about the epochs after the first one of these rows.
     async fn later_epochs(
         &self,
         known: &LifeContext<'_>,

@@ -14,7 +14,8 @@ pub const SETS_BYTES_BUSY: usize = tallystone_domain::limits::ROLLUP_SETS_BYTES_
 /// The pause between two pages of touches, so that calls are served.
 pub const PAGE_PAUSE: Duration = Duration::from_millis(1);
 
-/// Offers every counter touched since the last lost signal of its shard to the rollup queues. Returns whether it is complete.
+/// Offers every counter touched since the last lost signal of its shard to the rollup queues. Returns whether it is
+/// complete.
 pub async fn replay_lost(scopes: &NamespaceScopes, dataset: &DatasetState) -> Result<bool, StoreError> {
     let mut done = true;
     for shard in 0..TOUCH_SHARDS {
@@ -71,8 +72,8 @@ async fn enqueue(scopes: &NamespaceScopes, touch: &Touch) -> Result<(), StoreErr
         if row.last_write_time.is_some() && row.last_write_time <= rolled_to {
             return Ok(());
         }
-        // If the store knows the newest acknowledged write, the roll does not wait for the end of its step; later writes
-        // signal themselves.
+        // If the store knows the newest acknowledged write, the roll does not wait for the end of its step; later
+        // writes signal themselves.
         let end = (touch.step + STEP).just_before();
         let newest = row.last_write_time.map_or(end, |written| written.clamp(touch.step, end));
         scope.enqueue(&touch.counter, touch.step, newest);

@@ -1,7 +1,7 @@
 //! The life cycle of slices: made ahead, opened, closed, exported and dropped.
 //!
-//! A slice is dropped only after the watermark of every touch shard has passed its end, its buckets are sealed (if sealing is
-//! on), and its export (if one is configured) is complete. Otherwise the slice stays, with a warning.
+//! A slice is dropped only after the watermark of every touch shard has passed its end, its buckets are sealed (if
+//! sealing is on), and its export (if one is configured) is complete. Otherwise the slice stays, with a warning.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,8 +21,8 @@ use tallystone_ports::{ExportSink, StoreError};
 
 /// How often slices are checked.
 const INTERVAL: Duration = Duration::from_secs(10);
-/// How long watermarks may take to follow the limit past a slice before a warning. An idle dataset moves neither until it is
-/// used.
+/// How long watermarks may take to follow the limit past a slice before a warning. An idle dataset moves neither until
+/// it is used.
 const WATERMARK_LAG_TOLERATED: Duration = Duration::from_secs(60);
 
 /// The retention loop of one dataset.

@@ -1,10 +1,10 @@
-//! Seals time buckets: after the seal delay, a finished bucket is read again from every replica and compared with its record.
-//! So a late row is found and counted, even if no caller asked about it.
+//! Seals time buckets: after the seal delay, a finished bucket is read again from every replica and compared with its
+//! record. So a late row is found and counted, even if no caller asked about it.
 //!
-//! The owner of a touch shard processes the steps of the shard in their order, behind the limit by the delay and never beyond
-//! the watermark, because a bucket has no record before its counters are rolled up. All buckets of LOW namespaces are
-//! compared; of the others, one in `SEAL_SAMPLE_EVERY`. The progress of a shard is stored, and a slice is kept until it is
-//! sealed. Two owners at once only compare twice.
+//! The owner of a touch shard processes the steps of the shard in their order, behind the limit by the delay and never
+//! beyond the watermark, because a bucket has no record before its counters are rolled up. All buckets of LOW
+//! namespaces are compared; of the others, one in `SEAL_SAMPLE_EVERY`. The progress of a shard is stored, and a slice
+//! is kept until it is sealed. Two owners at once only compare twice.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -109,8 +109,8 @@ impl SealLoop {
         Ok(())
     }
 
-    /// The next range to seal from a time on: within one slice, up to a time at which all its buckets are finished. An empty
-    /// range skips a dropped slice. None if nothing is due.
+    /// The next range to seal from a time on: within one slice, up to a time at which all its buckets are finished. An
+    /// empty range skips a dropped slice. None if nothing is due.
     async fn next_range(&self, from: Timestamp, due: Timestamp) -> Result<Option<(Timestamp, Timestamp)>, StoreError> {
         let rows = self.dataset.slices.rows();
         let Some(row) = rows.iter().find(|row| from < row.end) else { return Ok(None) };

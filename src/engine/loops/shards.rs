@@ -1,8 +1,8 @@
-//! Processes the touch shards that this member of a fleet owns: replays every step once the limit has passed its end, and
-//! moves the watermark when every counter of the step is rolled up beyond it.
+//! Processes the touch shards that this member of a fleet owns: replays every step once the limit has passed its end,
+//! and moves the watermark when every counter of the step is rolled up beyond it.
 //!
-//! Signals between servers only reduce latency, and any of them may be lost. A new owner of a shard begins at its watermark.
-//! Two owners at once only do the work twice.
+//! Signals between servers only reduce latency, and any of them may be lost. A new owner of a shard begins at its
+//! watermark. Two owners at once only do the work twice.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -59,7 +59,8 @@ impl ShardLoop {
         let passed = limit.just_after().floor_to(STEP);
         for shard in 0..TOUCH_SHARDS {
             let lost = self.dataset.pending.begin_replay(shard);
-            // The touches contain signals for which a Set had no space; those of other shards are replayed by their owners.
+            // The touches contain signals for which a Set had no space; those of other shards are replayed by their
+            // owners.
             self.dataset.pending.end_replay(shard);
             let Some(from) = &mut self.replayed[shard as usize] else { continue };
             *from = lost.map_or(*from, |lost| lost.floor_to(STEP).min(*from));
@@ -114,8 +115,8 @@ impl ShardLoop {
         Ok(())
     }
 
-    /// Offers every counter of the steps `from..=to` of a shard to the rollup queues, and compares the marked buckets. Returns
-    /// whether this is complete; with full Sets it continues later.
+    /// Offers every counter of the steps `from..=to` of a shard to the rollup queues, and compares the marked buckets.
+    /// Returns whether this is complete; with full Sets it continues later.
     async fn replay(&self, shard: u32, from: Timestamp, to: Timestamp) -> Result<bool, StoreError> {
         let first = self.dataset.slices.rows().first().map_or(Timestamp::MAX, |row| row.start);
         let from = from.max(first.floor_to(STEP));
@@ -155,8 +156,8 @@ impl ShardLoop {
         if self.scopes.stores.rollups.rolled_to(self.dataset.id(), &touch.counter).is_some_and(|as_of| as_of >= end) {
             return Ok(());
         }
-        // The limit has passed the step, so the next roll covers it. It is offered here whichever member owns the shard by
-        // now, because the watermark of this process waits for it.
+        // The limit has passed the step, so the next roll covers it. It is offered here whichever member owns the shard
+        // by now, because the watermark of this process waits for it.
         scope.enqueue(&touch.counter, touch.step, end);
         Ok(())
     }

@@ -65,8 +65,9 @@ impl Supervisor {
         }
     }
 
-    /// Opens every dataset and starts the missing loops. Idempotent. Clusters are processed concurrently, so a slow cluster
-    /// does not delay the others. A dataset that cannot be opened does not block the others. Returns the first failure.
+    /// Opens every dataset and starts the missing loops. Idempotent. Clusters are processed concurrently, so a slow
+    /// cluster does not delay the others. A dataset that cannot be opened does not block the others. Returns the first
+    /// failure.
     pub async fn apply_catalog(&mut self) -> Result<(), StoreError> {
         let results = join_all(self.by_cluster().into_values().map(|cluster| self.open_cluster(cluster))).await;
         let mut failed = Ok(());
@@ -170,8 +171,9 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Makes the slices between the last stored slice and the current time, which are missing after a downtime. A full store
-    /// makes none. It refuses events too, and its counts can be read all the same: the retention loop makes them later.
+    /// Makes the slices between the last stored slice and the current time, which are missing after a downtime. A full
+    /// store makes none. It refuses events too, and its counts can be read all the same: the retention loop makes them
+    /// later.
     async fn begin_slices(&self, dataset: &Arc<DatasetState>) -> Result<(), StoreError> {
         match self.scopes.begin_slices(dataset).await {
             Err(error) if error.kind == StoreErrorKind::Full && !dataset.slices.rows().is_empty() => {

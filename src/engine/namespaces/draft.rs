@@ -1,8 +1,9 @@
 //! The draft of a namespace: the settings that a caller sent, and their completion.
 //!
-//! A draft contains only the settings that were sent. Resolving it gives a complete spec: the settings of an existing dataset
-//! come from the dataset, the storage of a live namespace stays, and all others keep their value in an update and get their
-//! default in a new namespace. So a request need not repeat the settings of its dataset, and a contradiction is still detected.
+//! A draft contains only the settings that were sent. Resolving it gives a complete spec: the settings of an existing
+//! dataset come from the dataset, the storage of a live namespace stays, and all others keep their value in an update
+//! and get their default in a new namespace. So a request need not repeat the settings of its dataset, and a
+//! contradiction is still detected.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ pub struct NamespaceDraft {
     pub counter_type: Option<CounterType>,
     /// The temporality of its reports.
     pub temporality: Option<Temporality>,
-    /// What a new epoch of a source does.
+    /// The effect of a new epoch of a source.
     pub on_new_epoch: Option<OnNewEpoch>,
     /// A counter silent for longer counts from 0 again; 0: never.
     pub ttl: Option<Duration>,
@@ -82,7 +83,7 @@ namespace_settings!(dataset draft);
 namespace_settings!(partition draft);
 namespace_settings!(rollup draft);
 
-/// What a setting is when nobody said anything; a server may choose its own.
+/// The values of settings that no caller sent; a server may choose its own.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NamespaceDefaults {
     /// The cluster of rollups and events.
@@ -137,8 +138,8 @@ impl NamespaceDraft {
         self.storage.dataset.as_ref().unwrap_or(kept).clone()
     }
 
-    /// Fills in what was left out: from the settings to keep, or else with the defaults. The storage of a live namespace stays
-    /// in any case.
+    /// Fills in what was left out: from the settings to keep, or else with the defaults. The storage of a live
+    /// namespace stays in any case.
     pub(super) fn resolve(
         self,
         live: Option<&NamespaceSpec>,
@@ -199,7 +200,7 @@ pub(super) const WITH_DEFAULT: [ResetRow<NamespaceSpec>; 7] = [
     ("hot_counters", |own, base| own.hot_counters = base.hot_counters.clone()),
 ];
 
-/// Those of them that have parts.
+/// The settings of `WITH_DEFAULT` that have parts.
 pub(super) const WITH_PARTS: [&str; 4] = ["time_partition", "rollup", "series", "hot_counters"];
 
 impl DatasetDraft {

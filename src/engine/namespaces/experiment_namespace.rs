@@ -1,7 +1,7 @@
 //! The namespace of the totals of experiments: its name and its settings.
 //!
-//! A server makes it when it first watches an experiment, and several servers at once make one. Only the service writes it;
-//! callers read it.
+//! A server makes it when it first watches an experiment, and several servers at once make one. Only the service writes
+//! it; callers read it.
 
 use std::sync::Arc;
 use std::time::Duration;

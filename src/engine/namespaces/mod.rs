@@ -1,7 +1,8 @@
 //! The catalog use cases: create, change, delete and describe namespaces.
 //!
-//! The catalog is in memory as one immutable snapshot. Reads take it without a lock in some ten nanoseconds, so every request
-//! may read it. Changes go through `engine::catalog` and then replace the snapshot. `change` has the decision of a change.
+//! The catalog is in memory as one immutable snapshot. Reads take it without a lock in some ten nanoseconds, so every
+//! request may read it. Changes go through `engine::catalog` and then replace the snapshot. `change` has the decision
+//! of a change.
 
 mod change;
 mod clusters;
@@ -109,7 +110,7 @@ pub fn is_reserved(name: &NamespaceName) -> bool {
     name.as_str().starts_with(RESERVED_PREFIX)
 }
 
-/// Who writes a reserved namespace, with the verb, for messages.
+/// The writer of a reserved namespace, with the verb, for messages.
 pub fn reserved_writer(name: &NamespaceName) -> &'static str {
     if *name == queue_namespace() { "the queues write" } else { "the service maintains" }
 }
@@ -279,8 +280,8 @@ impl NamespaceCatalog {
         self.shared.catalog.refresh(&*self.shared).await
     }
 
-    /// Keeps the catalog unchanged until the result is dropped: no change of this server commits meanwhile. None once the
-    /// service drains.
+    /// Keeps the catalog unchanged until the result is dropped: no change of this server commits meanwhile. None once
+    /// the service drains.
     pub async fn pause_changes(&self) -> Option<SemaphorePermit<'_>> {
         self.shared.catalog.admit().await
     }

@@ -1,7 +1,7 @@
 //! The namespace of the counters that queues keep about themselves: its name and its settings.
 //!
-//! Every server with queues makes it at its start, and several servers at once make one. Only the queues write it; callers
-//! read it. The settings of its dataset and of its partitions cannot change later.
+//! Every server with queues makes it at its start, and several servers at once make one. Only the queues write it;
+//! callers read it. The settings of its dataset and of its partitions cannot change later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +19,8 @@ const QUEUE_NAMESPACE: &str = "tallystone.queues";
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Events are kept for a day only: queues report some thousand totals per second, and each total replaces those before it.
+/// Events are kept for a day only: queues report some thousand totals per second, and each total replaces those before
+/// it.
 const SLICE_SECONDS: u32 = 3_600;
 /// A partition holds the reports of one counter: at most 4 per second and shard.
 const BUCKET_SECONDS: u32 = 60;

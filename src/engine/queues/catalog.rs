@@ -2,8 +2,8 @@
 //!
 //! A creation writes the shards first and the name last, so every name has its shards; a deletion removes the name
 //! first. A change is committed to the catalog, then applied to every shard, and only then acknowledged. After a crash
-//! between two steps, the next start applies the settings to the shards, and `unnamed_shards` drops shards without a name.
-//! `engine::catalog` commits changes, decides them again if another server was first, and follows others.
+//! between two steps, the next start applies the settings to the shards, and `unnamed_shards` drops shards without a
+//! name. `engine::catalog` commits changes, decides them again if another server was first, and follows others.
 
 use std::sync::Arc;
 
@@ -64,8 +64,8 @@ impl Queues {
         Ok(found.record.load_full())
     }
 
-    /// Lists queues and templates with a name prefix, in the order of names, after the name `above`.
-    /// Where servers share a store it reads the changes of the catalog first, as `read` does.
+    /// Lists queues and templates with a name prefix, in the order of names, after the name `above`. If servers share a
+    /// store, it reads the changes of the catalog first, as `read` does.
     pub async fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<CatalogQueue>> {
         let _ = self.read_changes().await;
         let listed = self.context.directory.list(prefix, above, limit.min(PAGE_ROWS_MAX));
@@ -131,8 +131,8 @@ impl Queues {
         Ok(EnqueueTarget::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
     }
 
-    /// The same use cases for callers who may make queues by template, or may not: then an enqueue to a queue that does not
-    /// exist is refused as one without a template.
+    /// The same use cases for callers who may make queues by template, or may not: then an enqueue to a queue that does
+    /// not exist is refused as one without a template.
     #[must_use]
     pub fn making_queues(&self, allowed: bool) -> Self {
         Self { makes_queues: allowed, ..self.clone() }
@@ -383,8 +383,9 @@ impl Queues {
         self.on_every_shard(live, &Command::Configure(Box::new(queue.shard_settings()))).await
     }
 
-    /// Applies the settings of queues that other servers created or changed: a server may have died before it did so. The
-    /// answers also bring the statuses of shards that this server has not heard of. What fails is done at the next call.
+    /// Applies the settings of queues that other servers created or changed: a server may have died before it did so.
+    /// The answers also bring the statuses of shards that this server has not heard of. What fails is done at the next
+    /// call.
     async fn apply_followed(&self) {
         let followed = std::mem::take(&mut *self.context.followed.lock());
         for id in followed {

@@ -89,7 +89,7 @@ impl CauseText<'_> {
         }
     }
 
-    /// Why messages of an exclusivity value are blocked.
+    /// Explains why messages of an exclusivity value are blocked.
     fn held(self, value: &RoutingValue, limit: u32, holders: &[HoldingLease], waiting: usize) -> String {
         let waits = counted(waiting as u64, "pending message waits", "pending messages wait");
         let (name, step) = (value.as_str(), self.steps.limit(value));
@@ -137,7 +137,7 @@ impl CauseText<'_> {
         format!("messages of exclusivity value {value:?} are served in order, and {first} ({state}) is first; {step}")
     }
 
-    /// Who holds a message, since when and until when.
+    /// Names the holder of a message, since when and until when it has it.
     fn holder_text(self, holder: &HoldingLease, what: &str) -> String {
         let (worker, at) = (worker_of(self.context, holder.session), self.at);
         let (since, left) = (in_short(at.since(holder.since)), in_short(holder.expires.since(at)));
@@ -148,7 +148,7 @@ impl CauseText<'_> {
         )
     }
 
-    /// Why a message is errored, with its last error.
+    /// Explains why a message is errored, with its last error.
     fn errored(self, attempts: u32, error: Option<&AttemptError>) -> String {
         let error = error.map_or_else(
             || "its last lease expired without a response from the worker".to_owned(),
@@ -214,7 +214,7 @@ pub(super) fn blocked(steps: NextSteps<'_>, what: &str, why: &str) -> QueueExpla
     explanation(cause, format!("{what}s are blocked: {why}; unblock the queue with {}", steps.unblock()))
 }
 
-/// Why a message was canceled.
+/// Says why a message was canceled.
 fn canceled_text(by: Option<&CanceledBy>) -> String {
     match by {
         Some(CanceledBy::Worker) => "by its worker".to_owned(),

@@ -1,9 +1,9 @@
 //! Dequeue: leases over all shards, best message first, with waiting inside the server.
 //!
-//! A shard is asked only if it may have a message, so an empty result costs nothing where one server owns the store. Where
-//! several share it, a dequeue that finds nothing reads each shard once before it says so. Of several shards with messages each is
-//! asked for its share: the order is exact within a shard and approximate across shards. Leases for a worker that goes away
-//! during its call are released.
+//! A shard is asked only if it may have a message, so an empty result costs nothing if one server owns the store. If
+//! several share it, a dequeue that finds nothing reads each shard once before it says so. Of several shards with
+//! messages each is asked for its share: the order is exact within a shard and approximate across shards. Leases for a
+//! worker that goes away during its call are released.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -157,7 +157,8 @@ impl Queues {
                 return Ok(found);
             }
             let (Some(place), Some(looked)) = (&place, looked) else {
-                // The owner of a slot looks once more before it sleeps. Most requests find messages at once and need no slot.
+                // The owner of a slot looks once more before it sleeps. Most requests find messages at once and need no
+                // slot.
                 place = Some(queue.waiters.enter(Arc::new(ask.filter.clone()), None));
                 continue;
             };
@@ -291,7 +292,8 @@ impl Queues {
         Ok(found)
     }
 
-    /// The label of a call's session, for the history of the messages; none if it has no label, or the server does not know it.
+    /// The label of a call's session, for the history of the messages; none if it has no label, or the server does not
+    /// know it.
     fn worker_of(&self, call: Option<SessionCall>) -> Option<Box<str>> {
         call.map(|call| self.context.sessions.label(call.id)).filter(|label| !label.is_empty())
     }
@@ -326,9 +328,10 @@ impl Queues {
         }
     }
 
-    /// Whether a dequeue that has found nothing has to read the shards before it says so: other servers of the store may have
-    /// put something there of which the news is still on its way. Once for each dequeue. One that waits hears that news, so it
-    /// reads only shards of which nothing is known: idle workers, who ask again and again, cost the store nothing.
+    /// Whether a dequeue that has found nothing has to read the shards before it says so: other servers of the store
+    /// may have put something there of which the news is still on its way. Once for each dequeue. One that waits hears
+    /// that news, so it reads only shards of which nothing is known: idle workers, who ask again and again, cost the
+    /// store nothing.
     fn may_be_outdated(&self, queue: &ServedQueue, ask: &DequeueRequest, found: &mut LeaseBatch) -> bool {
         let is_first = !std::mem::replace(&mut found.has_read_shards, true);
         let hears_news = || ask.wait >= DEQUEUE_HEARS_NEWS && queue.knows_all_shards();

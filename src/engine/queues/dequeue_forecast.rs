@@ -28,7 +28,7 @@ struct DequeueForecast {
     counts: Option<[u64; MessageState::ALL.len()]>,
     /// Whether a message could be leased.
     serves: bool,
-    /// What blocks messages that match the filter, each with the time of the reading; at most 10.
+    /// The causes that block messages that match the filter, each with the time of the reading; at most 10.
     blocked: Vec<(Cause, Timestamp)>,
     /// When the first matching invisible message becomes visible.
     next_visible: Option<Duration>,
@@ -139,7 +139,7 @@ fn reached_quota(spec: &QueueSpec, depth: &Depth) -> Option<ReachedQuota> {
     })
 }
 
-/// What fills a queue, and what makes room.
+/// Explains what fills a queue, and what makes room.
 fn full_queue(steps: NextSteps<'_>, quota: ReachedQuota, depth: &Depth) -> QueueExplanation {
     let over = [MessageState::Completed, MessageState::Canceled];
     let over: Vec<MessageState> = over.into_iter().filter(|state| depth.of(*state) > 0).collect();
@@ -222,7 +222,7 @@ fn held_text(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter) -
     )
 }
 
-/// Why no pending message matches the filter.
+/// Explains why no pending message matches the filter.
 fn none_pending(steps: NextSteps<'_>, outlook: &DequeueForecast, filter: &Filter) -> Vec<QueueExplanation> {
     let (invisible, running) = (outlook.of(MessageState::Invisible), outlook.of(MessageState::Running));
     let mut causes = Vec::new();

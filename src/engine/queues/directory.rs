@@ -89,7 +89,8 @@ impl QueueDirectory {
         self.order.read().by_name.values().map(Arc::clone).collect()
     }
 
-    /// Those with a name prefix, in the order of names, after the name `above`. O(log n + size of the answer).
+    /// Lists the queues with a name prefix, in the order of names, after the name `above`. O(log n + size of the
+    /// answer).
     pub fn list(&self, prefix: &str, above: Option<&QueueName>, limit: usize) -> Vec<Arc<ServedQueue>> {
         let from = match above {
             Some(above) if above.as_str() >= prefix => Bound::Excluded(above.as_str()),

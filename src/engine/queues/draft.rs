@@ -236,7 +236,7 @@ const WITH_DEFAULT: [ResetRows; 5] = [
     ],
 ];
 
-/// Those of them that have parts.
+/// The settings of `WITH_DEFAULT` that have parts.
 const WITH_PARTS: [&str; 2] = ["retry_policy", "retention"];
 
 /// The faults that a change introduces. A setting of an existing queue that predates a rule stays valid until it is

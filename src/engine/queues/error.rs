@@ -14,7 +14,7 @@ use tallystone_domain::queue::{QueueId, QueueName};
 use tallystone_domain::{Reason, Reject, Timestamp};
 use tallystone_ports::{EffectOutcome, StoreError, StoreErrorKind};
 
-/// Why a queue call was refused.
+/// The reason of a refused queue call.
 #[derive(Debug, thiserror::Error)]
 pub enum QueueError {
     /// An argument is invalid, or the catalog does not allow it.
@@ -63,7 +63,7 @@ pub enum QueueError {
     Argument {
         /// Its name in this call.
         field: &'static str,
-        /// What is wrong with it.
+        /// The fault of the argument.
         invalid: InvalidCommandPart,
     },
     /// The time of the message's id is too far ahead.
@@ -78,7 +78,7 @@ pub enum QueueError {
     /// As many of something are there as may be.
     #[error("{}", no_room_text(*.of, *.why))]
     LimitReached {
-        /// What there are so many of.
+        /// The kind of resource of which there are as many as may be.
         of: LimitedResource,
         /// Which bound was met.
         why: QuotaExceeded,

@@ -1,4 +1,4 @@
-//! What the history needs to know of queues.
+//! The facts about queues that the history needs.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! What the history needs of a queue that is served here: its shards, its present messages, and the rows that are not in the
-//! history yet.
+//! The parts of a served queue that the history needs: its shards, its present messages, and the rows that are not in
+//! the history yet.
 
 use std::sync::Arc;
 
@@ -63,7 +63,8 @@ impl HistorySource {
         Ok(found.map(|(message, _)| PresentMessage { key: message.head.key, version: message.head.version }))
     }
 
-    /// The rows of a shard after a position that are in its outbox, at most `TRACE_OUTBOX_ROWS_MAX`, rounded up to whole pages.
+    /// The rows of a shard after a position that are in its outbox, at most `TRACE_OUTBOX_ROWS_MAX`, rounded up to
+    /// whole pages.
     pub async fn recent(&self, shard: u32, after: RowPosition) -> Result<RecentRows, QueueError> {
         let context = &self.queues.context;
         let id = ShardId { queue: self.id, number: shard };

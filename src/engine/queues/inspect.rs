@@ -86,8 +86,9 @@ impl Queues {
         found.map(|(message, at)| self.context.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
     }
 
-    /// Returns the next messages in the order in which they would be served: best priority first, then by arrival. It reads a few shards at a time and keeps the best messages,
-    /// so a queue of many shards takes no more memory than one of a few.
+    /// Returns the next messages in the order in which they would be served: best priority first, then by arrival. It
+    /// reads a few shards at a time and keeps the best messages, so a queue of many shards takes no more memory than
+    /// one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
         let queue = self.queue(name).await?;
         self.call_on(queue, |queue| async move { self.peek_of(&queue, limit).await }).await

@@ -85,7 +85,8 @@ impl LeaseBatch {
         self.queue.next_event_in(self.context.engine.clock.elapsed())
     }
 
-    /// Takes the leases for the response, best priority first, and of equal ones the first to arrive. Leases of earlier looks have used up part of their time.
+    /// Takes the leases for the response, best priority first, and of equal ones the first to arrive. Leases of earlier
+    /// looks have used up part of their time.
     pub fn take(mut self) -> Vec<LeasedMessage> {
         let now = self.looked;
         let mut leases = std::mem::take(&mut self.leases);

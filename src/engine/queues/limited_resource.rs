@@ -2,7 +2,7 @@
 
 use crate::caller_quota::QuotaExceeded;
 
-/// What a caller holds for longer than a call.
+/// A resource that a caller holds for longer than a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum LimitedResource {
     Session,

@@ -11,8 +11,8 @@ use crate::queues::error::QueueError;
 use crate::queues::served_queue::ServedQueue;
 use tallystone_domain::queue::{QueueId, QueueName};
 
-/// The reads of the catalog that calls wait for: one at a time, and calls that wait share the next one. So calls with names that
-/// nobody created cost the store no more than one read at a time.
+/// The reads of the catalog that calls wait for: one at a time, and calls that wait share the next one. So calls with
+/// names that no caller created cost the store no more than one read at a time.
 pub struct CatalogLookUps {
     turn: Semaphore,
     begun: AtomicU64,
@@ -31,8 +31,8 @@ impl Queues {
         self.context.queue(name)
     }
 
-    /// The same for an operation; a given id must be that of the queue. Where servers share a store it reads the changes of the
-    /// catalog first, so it never begins on a queue that was replaced before.
+    /// The same for an operation; a given id must be that of the queue. If servers share a store, it reads the changes
+    /// of the catalog first, so it never begins on a queue that was replaced before.
     pub(super) async fn queue_of(&self, name: &QueueName, id: Option<QueueId>) -> Result<Arc<ServedQueue>, QueueError> {
         self.read_changes().await?;
         self.context.queue_of(name, id)
@@ -43,7 +43,8 @@ impl Queues {
         if self.context.find(name).is_none() { self.read_changes().await } else { Ok(()) }
     }
 
-    /// Makes a call on a queue. If another server has replaced the queue, it is made again on the one that has the name now.
+    /// Makes a call on a queue. If another server has replaced the queue, it is made again on the one that has the name
+    /// now.
     pub(super) async fn call_on<T, C: Future<Output = Result<T, QueueError>>>(
         &self,
         mut queue: Arc<ServedQueue>,
@@ -57,8 +58,8 @@ impl Queues {
         }
     }
 
-    /// The queue that has the name of `queue` now, if another server deleted `queue` before this call. `error` is what a call on
-    /// `queue` met; it is returned if it has another cause.
+    /// The queue that has the name of `queue` now, if another server deleted `queue` before this call. `error` is what
+    /// a call on `queue` met; it is returned if it has another cause.
     pub(super) async fn successor(
         &self,
         queue: &ServedQueue,
@@ -72,8 +73,8 @@ impl Queues {
         }
     }
 
-    /// Whether `error` came because the name does not stand for the queue `known` any more: another server deleted it before
-    /// this call. Nothing was applied then.
+    /// Whether `error` came because the name does not stand for the queue `known` any more: another server deleted it
+    /// before this call. Nothing was applied then.
     pub(super) async fn is_replaced(&self, name: &QueueName, known: Option<QueueId>, error: &QueueError) -> bool {
         self.is_shared()
             && error.is_of_unknown_queue()
@@ -86,8 +87,8 @@ impl Queues {
         self.context.find(name).map(|found| found.record.load().id)
     }
 
-    /// Reads the changes of the catalog where servers share it. The read begins after this call did, so it finds what was
-    /// committed before.
+    /// Reads the changes of the catalog where servers share it. The read begins after this call did, so it finds what
+    /// was committed before.
     pub(super) async fn read_changes(&self) -> Result<(), QueueError> {
         if !self.is_shared() {
             return Ok(());

@@ -1,9 +1,9 @@
 //! The use cases of queues: one file per verb, on the ports of the queue store and its catalog.
 //!
 //! The API calls `Queues`. `served_queue` holds the state of a queue that is served, `shard_commands` sends commands to
-//! shards, `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings is in the
-//! catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the two;
-//! `unnamed_shards` drops shards that a kill left without a name.
+//! shards, `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings
+//! is in the catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between
+//! the two; `unnamed_shards` drops shards that a kill left without a name.
 
 mod activity;
 mod catalog;
@@ -151,8 +151,8 @@ impl Queues {
         .await
     }
 
-    /// The same, as a part of an engine: with the membership of its counters, which may be that of its queues too, and the name
-    /// of this server among others.
+    /// The same, as a part of an engine: with the membership of its counters, which may be that of its queues too, and
+    /// the name of this server among others.
     pub(super) async fn start_in(
         stores: QueueStores,
         context: Arc<EngineContext>,
@@ -205,13 +205,14 @@ impl Queues {
         self.context.member.as_ref().map(|member| member.gauges())
     }
 
-    /// When the last look found no other server of the queues, by elapsed time; none while there is one, or that is not known.
+    /// When the last look found no other server of the queues, by elapsed time; none while there is one, or that is not
+    /// known.
     pub fn alone_at(&self) -> Option<Duration> {
         self.context.member.as_ref().and_then(|member| member.alone_at())
     }
 
-    /// How many of the other servers ended without an orderly stop, as this one saw it. When it grows, somebody has to finish
-    /// what they left. O(1).
+    /// How many of the other servers ended without an orderly stop, as this one saw it. When it grows, a server has to
+    /// finish what they left. O(1).
     pub fn lost_servers(&self) -> u64 {
         self.context.member.as_ref().map_or(0, |member| member.lapsed())
     }
@@ -274,8 +275,9 @@ impl Queues {
         self.context.len()
     }
 
-    /// The shard of a message: that of its key, else that of its routing value, else that of its id. If the shard of the id
-    /// does not have the message, the other shards are asked. For a message that no shard has, the shard of the id.
+    /// The shard of a message: that of its key, else that of its routing value, else that of its id. If the shard of
+    /// the id does not have the message, the other shards are asked. For a message that no shard has, the shard of the
+    /// id.
     async fn shard_of(&self, queue: &ServedQueue, message: &MessageRef) -> Result<u32, QueueError> {
         let id = match message {
             MessageRef::Key(key) if key.shard < queue.shards() => return Ok(key.shard),

@@ -1,8 +1,8 @@
 //! Sessions, labels and operations belong to the principal that made them.
 //!
-//! The id that a caller gets carries a seal over the id and its principal, so the id alone, which others may guess, is of no
-//! use, and nothing needs to be stored. A label is kept together with its principal, so nobody ends a session of another one
-//! by its label. Where callers need no key, ids and labels are as they are.
+//! The id that a caller gets carries a seal over the id and its principal. So the id alone, which others may guess, is
+//! of no use, and nothing needs to be stored. A label is kept together with its principal, so no caller ends a session
+//! of another one by its label. Where callers need no key, ids and labels are as they are.
 
 use std::time::Duration;
 
@@ -21,9 +21,9 @@ use tallystone_domain::{Reason, Reject};
 
 /// Stands between an id and its seal, which does not contain it. An id may.
 const SEAL_MARK: char = '~';
-/// What seals of sessions begin with.
+/// The first part of the sealed bytes of sessions.
 const SESSION: &[u8] = b"owner of session ";
-/// What seals of operations begin with.
+/// The first part of the sealed bytes of operations.
 const OPERATION: &[u8] = b"owner of operation ";
 
 impl Queues {
@@ -95,7 +95,7 @@ fn owned_label(owner: Option<&PrincipalName>, label: &str) -> Result<String, Rej
     Ok(prefix + label)
 }
 
-/// What is sealed. The length makes the bytes of two pairs of id and owner differ.
+/// The bytes that are sealed. The length makes the bytes of two pairs of id and owner differ.
 fn sealed_bytes(kind: &[u8], id: &str, owner: &PrincipalName) -> Vec<u8> {
     let length = (id.len() as u64).to_be_bytes();
     [kind, &length, id.as_bytes(), owner.as_str().as_bytes()].concat()

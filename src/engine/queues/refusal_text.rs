@@ -68,8 +68,8 @@ pub fn refusal_text(refusal: &Refusal) -> String {
     .to_owned()
 }
 
-/// What the state of a message forbids, and what may be done instead. The command line puts the names that it knows in
-/// the place of QUEUE and MESSAGE.
+/// Says what the state of a message forbids, and what may be done instead. The command line puts the names that it
+/// knows in the place of QUEUE and MESSAGE.
 fn wrong_state_text(state: MessageState) -> String {
     let step = match state {
         MessageState::Invisible | MessageState::Pending => {

@@ -287,14 +287,14 @@ impl QueueContext {
         }
     }
 
-    /// How much later than due this server sweeps a shard: not at all if it owns the shard. The others step in for an owner
-    /// that does not, without waiting until it is known to be gone. O(members).
+    /// How much later than due this server sweeps a shard: not at all if it owns the shard. The others step in for an
+    /// owner that does not, without waiting until it is known to be gone. O(members).
     fn sweep_delay(&self, shard: ShardId) -> Duration {
         SWEEP_STEP_IN * self.rank_for(shard)
     }
 
-    /// How many other servers come before this one for work on a shard that one of them has to do: 0 for its owner, and where
-    /// this process owns the store. O(members).
+    /// How many other servers come before this one for work on a shard that one of them has to do: 0 for its owner, and
+    /// where this process owns the store. O(members).
     pub fn rank_for(&self, shard: ShardId) -> u32 {
         let rank = self.member.as_ref().map_or(0, |member| member.rank_for(sweep_place(shard)));
         u32::try_from(rank).unwrap_or(u32::MAX)

@@ -1,7 +1,8 @@
 //! The sessions of this server in one shard, in which dequeues without a session of a worker can be repeated.
 //!
-//! A shard remembers few calls of a session. So as many dequeues that are sent together share a session, and it is used again
-//! once the outcome of all of them is known. The last session that became idle is used next, so a shard knows few of them.
+//! A shard remembers few calls of a session. So as many dequeues that are sent together share a session, and it is used
+//! again once the outcome of all of them is known. The last session that became idle is used next, so a shard knows few
+//! of them.
 
 use std::collections::HashMap;
 
@@ -38,8 +39,8 @@ pub struct ReplayCall {
 }
 
 impl ReplaySessions {
-    /// Takes a session for some calls: at least one, and at most as many as a shard remembers. None if all sessions are in use.
-    /// O(calls).
+    /// Takes a session for some calls: at least one, and at most as many as a shard remembers. None if all sessions are
+    /// in use. O(calls).
     pub fn take(&self, calls: usize) -> Option<impl Iterator<Item = ReplayCall> + use<>> {
         debug_assert!(calls > 0, "a session without calls would never be idle again");
         let mut state = self.state.lock();

@@ -1,8 +1,10 @@
-//! Dequeues without a session, on a store whose answers can be lost: the server repeats them until it knows the outcome.
+//! Dequeues without a session, on a store whose answers can be lost: the server repeats them until it knows the
+//! outcome.
 //!
-//! Such a dequeue runs in a session of the server, which only replays: its leases keep their own durations. Dequeues that are
-//! sent together share sessions, as many calls in each as a shard remembers. A repeat raises the attempt, so a late first attempt
-//! is refused instead of leasing messages for nobody. A store that loses no answers never comes here.
+//! Such a dequeue runs in a session of the server, which only replays: its leases keep their own durations. Dequeues
+//! that are sent together share sessions, as many calls in each as a shard remembers. A repeat raises the attempt, so a
+//! late first attempt is refused instead of leasing messages for no caller. A store that loses no answers never comes
+//! here.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -48,8 +50,8 @@ impl RepeatableDequeue {
 }
 
 impl QueueContext {
-    /// Puts dequeues without a session into sessions of this server. Returns those that can be repeated; none on a store that
-    /// loses no answers.
+    /// Puts dequeues without a session into sessions of this server. Returns those that can be repeated; none on a
+    /// store that loses no answers.
     pub(super) fn make_repeatable(
         &self,
         queue: &ServedQueue,

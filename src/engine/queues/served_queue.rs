@@ -1,9 +1,9 @@
 //! A queue that is served: its present settings, and the status of its shards.
 //!
-//! Each answer of this server brings the status of its shard. After commands of other servers on the same store a status comes
-//! as news, late or not at all. So a status may be old: a dequeue may find what it offers already taken. The step, which the
-//! store counts for all servers, says which of two statuses is newer. Changes by time alone are known by the time of the next
-//! event. So a dequeue that finds nothing costs the store nothing.
+//! Each answer of this server brings the status of its shard. After commands of other servers on the same store a
+//! status comes as news, late or not at all. So a status may be old: a dequeue may find what it offers already taken.
+//! The step, which the store counts for all servers, says which of two statuses is newer. Changes by time alone are
+//! known by the time of the next event. So a dequeue that finds nothing costs the store nothing.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +49,7 @@ pub struct ServedQueue {
     /// The time at which its activity was shown last, in the same form.
     shown_micros: AtomicU64,
     turns: ShardTurns,
-    /// What its store lost of it since this server started.
+    /// The work of the queue that its store lost since this server started.
     lost: Mutex<Option<LostWork>>,
     /// The quota permit of the caller whose first enqueue made it.
     share: OnceLock<QuotaPermit>,
@@ -80,8 +80,8 @@ struct ReceivedView {
     next_event_at: Option<Duration>,
 }
 
-/// The cursors of walks of filters without an index in a shard. The next dequeue of the same filter continues at the cursor,
-/// so any number of messages is searched in bounded steps. A walk whose cursor was dropped starts again.
+/// The cursors of walks of filters without an index in a shard. The next dequeue of the same filter continues at the
+/// cursor, so any number of messages is searched in bounded steps. A walk whose cursor was dropped starts again.
 #[derive(Default)]
 pub struct FilterCursors {
     cursors: Mutex<VecDeque<(Filter, Cursor)>>,
@@ -144,7 +144,7 @@ impl ServedQueue {
         *known = Some(lost.after(recent));
     }
 
-    /// What its store has lost of it within `WORK_LOST_SHOWN_FOR`.
+    /// The work of the queue that its store has lost within `WORK_LOST_SHOWN_FOR`.
     pub fn lost_lately(&self, now: Timestamp) -> Option<LostWork> {
         self.lost.lock().filter(|lost| now.since(lost.at) < WORK_LOST_SHOWN_FOR)
     }
@@ -186,8 +186,9 @@ impl ServedQueue {
         self.shards.iter().for_each(|shard| shard.last_view.lock().view.settings_version = version);
     }
 
-    /// Whether a shard may have other settings than the catalog: those of a change that failed half way, that another server
-    /// made, or that the store has lost. Shards say it, so it is never remembered for longer than it holds. O(n shards).
+    /// Whether a shard may have other settings than the catalog: those of a change that failed half way, that another
+    /// server made, or that the store has lost. Shards say it, so it is never remembered for longer than it holds. O(n
+    /// shards).
     pub fn may_differ(&self) -> bool {
         let version = self.record.load().version;
         let differs = |shard: &ServedShard| shard.last_view.lock().view.settings_version != version;
@@ -247,8 +248,8 @@ impl ServedQueue {
         (seen.view, seen.at, seen.is_known) = (view, now, true);
         let together = if view.only_retention { ENDS_TOGETHER } else { Duration::ZERO };
         let due = seen.next_event_at.map(|due| due + together);
-        // A dequeue that found nothing is no change: it would wake the dequeues that have just looked. This runs under the
-        // lock of the shard, so that changes of one shard are reported in order.
+        // A dequeue that found nothing is no change: it would wake the dequeues that have just looked. This runs under
+        // the lock of the shard, so that changes of one shard are reported in order.
         if is_news {
             self.waiters.changed(servable(&view) - before);
         }

@@ -1,7 +1,7 @@
 //! Lists the open sessions: their labels, when they were last heard from, and how many leases they hold.
 //!
-//! The id of a session is the secret of its worker and is not shown; its alias is the same wherever it is shown. Where several
-//! servers share a store, the list has the sessions of all of them, as the session directory knows them.
+//! The id of a session is the secret of its worker and is not shown; its alias is the same wherever it is shown. If
+//! several servers share a store, the list has the sessions of all of them, as the session directory knows them.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,11 +1,11 @@
 //! The sessions that this server knows: their labels, leases and shards.
 //!
-//! A shard knows only the sessions that have had leases in it. The state of a session over all shards is here. A session is
-//! *alive* until its last call plus its lease, and while a call of it waits or a stream of it is open. The upper half of
-//! its id is a hash of its label, the lower half the time at which it was opened. So a server that starts learns from the
-//! shards which sessions a label has, and which of them is the newest. A session without leases is forgotten at that
-//! time. Where several servers share a store, the session directory decides instead, and what is here is a copy of it: see
-//! `shared_sessions`.
+//! A shard knows only the sessions that have had leases in it. The state of a session over all shards is here. A
+//! session is *alive* until its last call plus its lease, and while a call of it waits or a stream of it is open. The
+//! upper half of its id is a hash of its label, the lower half the time at which it was opened. So a server that starts
+//! learns from the shards which sessions a label has, and which of them is the newest. A session without leases is
+//! forgotten at that time. Where several servers share a store, the session directory decides instead, and what is here
+//! is a copy of it: see `shared_sessions`.
 
 mod directory_copy;
 
@@ -87,7 +87,7 @@ struct SessionEntry {
     end_token: CancellationToken,
     /// The `touched` of its row in the directory when its shards were read.
     touched: u64,
-    /// Those of its shards that the directory may not have: it came back with an earlier state of the row.
+    /// The shards of the session that the directory may not have: it came back with an earlier state of the row.
     unnoted: BTreeSet<ShardId>,
     /// The time of the last heartbeat that the directory was sent.
     signed_at: Duration,
@@ -116,8 +116,8 @@ pub fn shown_label(kept: &str) -> &str {
     kept.split_once(LABEL_OWNER_END).map_or(kept, |(_, label)| label)
 }
 
-/// The id of a session with this label that is opened now. Ids of one label grow with time; random bits separate those of
-/// one millisecond.
+/// The id of a session with this label that is opened now. Ids of one label grow with time; random bits separate those
+/// of one millisecond.
 pub fn number_of(label: &str, millis: u64, random: u64) -> SessionId {
     // Labels have odd hashes, and sessions without a label an even number, so that the two never collide.
     let of_label = if label.is_empty() { random.rotate_left(32) & !1 } else { xxh3_64(label.as_bytes()) | 1 };
@@ -149,8 +149,8 @@ impl SessionRegistry {
         self.table.lock().sessions.values().filter(|known| known.lives(now)).count()
     }
 
-    /// The lowest time for which a new session of this label gets a greater id than all known ones, whatever the clock did.
-    /// After a restart the session with the greatest id is the newest. O(log n).
+    /// The lowest time for which a new session of this label gets a greater id than all known ones, whatever the clock
+    /// did. After a restart the session with the greatest id is the newest. O(log n).
     pub fn next_millis(&self, label: &str) -> u64 {
         let Some(numbers) = label_range(number_of(label, 0, 0)) else { return 0 };
         let known = self.table.lock();
@@ -158,8 +158,8 @@ impl SessionRegistry {
         newest.map_or(0, |(id, _)| (id.0 as u64 >> 20) + 1)
     }
 
-    /// Adds a session of a caller and ends the sessions that had its label. Returns those, to be ended in their shards as
-    /// well. Refused if the quota of all or of this caller is used up. O(log n + sessions of the label).
+    /// Adds a session of a caller and ends the sessions that had its label. Returns those, to be ended in their shards
+    /// as well. Refused if the quota of all or of this caller is used up. O(log n + sessions of the label).
     pub fn open(
         &self,
         id: SessionId,
@@ -241,8 +241,8 @@ impl SessionRegistry {
         })
     }
 
-    /// Notes that a live session may hold leases in a shard from now on. Returns whether the list of its shards has space
-    /// for it.
+    /// Notes that a live session may hold leases in a shard from now on. Returns whether the list of its shards has
+    /// space for it.
     pub fn add_shard(&self, id: SessionId, shard: ShardId) -> Result<bool, Refusal> {
         let mut known = self.table.lock();
         let entry = known.sessions.get_mut(&id).ok_or(Refusal::SessionNotFound)?;
@@ -282,8 +282,8 @@ impl SessionRegistry {
         known.sessions.get_mut(&id).map(|entry| entry.end(how))
     }
 
-    /// The live sessions after a position in the list, for one queue those that may hold leases there: up to a maximum, with
-    /// the next position. O(examined sessions), at most 10,000.
+    /// The live sessions after a position in the list, for one queue those that may hold leases there: up to a maximum,
+    /// with the next position. O(examined sessions), at most 10,000.
     pub fn list(
         &self,
         after: u64,

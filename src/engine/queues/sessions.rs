@@ -1,8 +1,8 @@
 //! Sessions: one heartbeat for all leases of a worker, repeatable dequeues, and an end that releases all leases.
 //!
-//! A repeated dequeue first asks every shard of its queue for the leases of an earlier attempt. Only if there are none does
-//! it lease. The leases of a session stay when its caller goes away, because the caller may come back for them. Leases that
-//! are never asked for again expire.
+//! A repeated dequeue first asks every shard of its queue for the leases of an earlier attempt. Only if there are none
+//! does it lease. The leases of a session stay when its caller goes away, because the caller may come back for them.
+//! Leases that are never asked for again expire.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -127,8 +127,8 @@ impl Queues {
             Some(directory) => (self.hear_session(directory, id).await?, received_up_to),
             None => {
                 let lease = self.context.sessions.renew(id, self.context.engine.clock.elapsed())?;
-                // The session cannot have received the response of a call that was never made. Refusing would be wrong: a
-                // server that started since then knows a call only if it gave leases.
+                // The session cannot have received the response of a call that was never made. Refusing would be wrong:
+                // a server that started since then knows a call only if it gave leases.
                 (lease, received_up_to.map(|call| call.min(self.context.sessions.newest_call(id))))
             }
         };
@@ -293,8 +293,8 @@ impl Queues {
         Ok(ActiveSessionCall { context: Arc::clone(&self.context), call, may_be_repeat, is_superseded, end_token })
     }
 
-    /// The leases that an earlier attempt of a call got and still holds; none if it got none. Every shard is asked, or where
-    /// there is a session directory, every shard that the session has touched.
+    /// The leases that an earlier attempt of a call got and still holds; none if it got none. Every shard is asked, or
+    /// where there is a session directory, every shard that the session has touched.
     pub(super) async fn recall(
         &self,
         queue: &Arc<ServedQueue>,
@@ -328,8 +328,8 @@ impl Queues {
         Ok(was_answered.then_some(found))
     }
 
-    /// Sends the state of the session to the shards that a call did not ask, without waiting. The next call or heartbeat
-    /// repeats a lost one.
+    /// Sends the state of the session to the shards that a call did not ask, without waiting. The next call or
+    /// heartbeat repeats a lost one.
     pub(super) fn heartbeat_other_shards(&self, queue: &ServedQueue, call: &SessionCall, asked: &[u32]) {
         let is_told = |shard: &ShardId| {
             queue.shards() > shard.number && queue.shard(shard.number).id == *shard && asked.contains(&shard.number)

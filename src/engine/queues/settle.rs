@@ -139,7 +139,8 @@ impl Queues {
         }
     }
 
-    /// Settles or extends several leases, with a separate result for each. The leases of one shard are sent in one call.
+    /// Settles or extends several leases, with a separate result for each. The leases of one shard are sent in one
+    /// call.
     pub async fn settle_all(
         &self,
         name: &QueueName,
@@ -194,7 +195,8 @@ impl Queues {
         Ok(queue)
     }
 
-    /// What the error of a call with a lease means: if another server has replaced the queue, the lease is of the old one.
+    /// Interprets the error of a call with a lease: if another server has replaced the queue, the lease is of the old
+    /// one.
     async fn error_of_lease(&self, queue: &ServedQueue, error: QueueError) -> QueueError {
         self.successor(queue, error).await.map_or_else(|error| error, |_| QueueError::LeaseOfOtherQueue)
     }

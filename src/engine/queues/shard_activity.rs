@@ -15,7 +15,7 @@ use tallystone_ports::{ShardGlance, ShardReport};
 /// When a reading was made: its elapsed time, and the time at which it began.
 pub type ReadingTimes = (Duration, Timestamp);
 
-/// What is known of the totals of a shard.
+/// The totals of a shard, as far as they are known.
 #[derive(Default)]
 pub struct ShardActivity(Mutex<KnownActivity>);
 
@@ -46,8 +46,8 @@ pub struct ShardReading {
 }
 
 impl ShardReading {
-    /// The rates of the shard, see `FlowReadings::rates`: of this moment where the shard is read when it changes, else of the
-    /// reading.
+    /// The rates of the shard, see `FlowReadings::rates`: of this moment where the shard is read when it changes, else
+    /// of the reading.
     pub fn rates(&self, elapsed: Duration) -> Option<ActivityFlows<f64>> {
         self.flows.rates(match self.gap {
             ReadingGap::Quiet => elapsed,
@@ -72,7 +72,8 @@ impl ShardActivity {
         self.record(report.position, stored, flows_of(&report.counts), times, gap);
     }
 
-    /// Takes in what was read of a shard that other servers may change. One that began before the last reading is dropped.
+    /// Takes in what was read of a shard that other servers may change. One that began before the last reading is
+    /// dropped.
     pub fn record_glance(&self, glance: &ShardGlance, times: ReadingTimes) {
         let stored = (glance.messages, glance.bytes);
         self.record(glance.position, stored, flows_of(&glance.counts), times, ReadingGap::Unknown);

@@ -1,9 +1,9 @@
 //! The calls of a shard: calls that arrive while others are in flight share the next call of the store.
 //!
-//! One store call of a shard is in flight, and a second one when commands pile up. Later calls wait and share the next store
-//! call. Settlements and heartbeats go first, because finished work should not be repeated; enqueues go last, because they
-//! only add to the backlog. Within a lane callers take turns. Every lane that is not empty gets at least an eighth of each store
-//! call, so that no lane starves. A larger call waits until its lane has saved enough eighths.
+//! One store call of a shard is in flight, and a second one when commands pile up. Later calls wait and share the next
+//! store call. Settlements and heartbeats go first, because finished work should not be repeated; enqueues go last,
+//! because they only add to the backlog. Within a lane callers take turns. Every lane that is not empty gets at least
+//! an eighth of each store call, so that no lane starves. A larger call waits until its lane has saved enough eighths.
 
 use tokio::sync::oneshot;
 
@@ -74,8 +74,8 @@ impl ShardCalls {
     }
 }
 
-/// On whose behalf a store call counts: of those who have commands in it, the one with most. So nobody pays for the flood of
-/// another that travels along. O(calls) for each that has some.
+/// The flow for which a store call counts: of those that have commands in it, the one with most. So no caller pays for
+/// the flood of another that travels along. O(calls) for each that has some.
 pub(super) fn flow_of(calls: &[PendingCall]) -> Option<FlowKey> {
     let mut shares: Vec<(Option<FlowKey>, usize)> = Vec::new();
     for call in calls {

@@ -1,7 +1,7 @@
 //! Commands to shards, through the calls of each shard.
 //!
-//! The store calls run in tasks of the driver, so they continue if a caller goes away. Leases without a reader are released,
-//! except those of a session, which may ask for them again.
+//! The store calls run in tasks of the driver, so they continue if a caller goes away. Leases without a reader are
+//! released, except those of a session, which may ask for them again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -36,8 +36,8 @@ impl QueueContext {
             .map_err(|error| self.translate_store_error(queue, error))
     }
 
-    /// Applies commands of one kind, each to its shard. Each result is at the index of its command; a command that was refused
-    /// before keeps its error. The commands of a shard keep their order and share a call.
+    /// Applies commands of one kind, each to its shard. Each result is at the index of its command; a command that was
+    /// refused before keeps its error. The commands of a shard keep their order and share a call.
     pub async fn call_each(
         self: &Arc<Self>,
         queue: &Arc<ServedQueue>,
@@ -91,8 +91,8 @@ impl QueueContext {
         Ok(receiver)
     }
 
-    /// Sends the waiting calls of the shard to the store until none is left. A panic ends only one store call: its callers get
-    /// an unknown outcome, and the next call is sent.
+    /// Sends the waiting calls of the shard to the store until none is left. A panic ends only one store call: its
+    /// callers get an unknown outcome, and the next call is sent.
     async fn run(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32) {
         let live = queue.shard(shard);
         let panicked = || {
@@ -152,7 +152,8 @@ impl QueueContext {
         }
     }
 
-    /// The result of a command whose call was interrupted by the end of the server or by a panic: it may have been applied.
+    /// The result of a command whose call was interrupted by the end of the server or by a panic: it may have been
+    /// applied.
     fn interrupted_error(&self) -> StoreError {
         let is_over = self.drain.is_cancelled();
         let kind = if is_over { StoreErrorKind::Closed } else { StoreErrorKind::Unavailable };

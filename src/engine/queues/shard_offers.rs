@@ -1,11 +1,13 @@
-//! What shards may offer to a dequeue, and in which order they are asked.
+//! The possible offers of shards to a dequeue, and the order in which the shards are asked.
 //!
-//! The best priority is first. Of equal priorities the message that arrived first is first, as within a shard; so no shard waits
-//! longer than its messages would in a queue of one shard. What is still equal is broken by turns: the shard that was asked
-//! least recently is first. No order rests on the numbers of shards alone, because the last of them would then starve.
+//! The best priority is first. Of equal priorities the message that arrived first is first, as within a shard; so no
+//! shard waits longer than its messages would in a queue of one shard. What is still equal is broken by turns: the
+//! shard that was asked least recently is first. No order rests on the numbers of shards alone, because the last of
+//! them would then starve.
 //!
-//! The best message of a shard may not meet the filter of a dequeue, and stay there. So a filter is known to have reached the
-//! last message that it got of a shard. That is forgotten after a while, and once the shard has a better message than then.
+//! The best message of a shard may not meet the filter of a dequeue, and stay there. So a filter is known to have
+//! reached the last message that it got of a shard. That is forgotten after a while, and once the shard has a better
+//! message than then.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -30,8 +32,8 @@ pub fn place_of(message: &MessageHead) -> QueuePlace {
 /// The possible offer of a shard to a dequeue. The lowest is asked first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct ShardOffer {
-    /// The place from which on the shard may have messages for the dequeue; the last place if a message may have become ready
-    /// by time.
+    /// The place from which on the shard may have messages for the dequeue; the last place if a message may have become
+    /// ready by time.
     pub from: QueuePlace,
     /// The number of the last turn of the shard, so that shards with equal places take turns.
     pub turn: u64,
@@ -86,8 +88,8 @@ struct FilterPlace {
 }
 
 impl FilterPlaces {
-    /// Notes the last message that a dequeue with a filter got, and the best message that the shard then had. The oldest notes
-    /// are dropped.
+    /// Notes the last message that a dequeue with a filter got, and the best message that the shard then had. The
+    /// oldest notes are dropped.
     pub fn note(&self, filter: &Filter, head: Option<QueuePlace>, reached: QueuePlace, now: Duration) {
         let Some(head) = head.filter(|_| !filter.is_empty()) else { return };
         let mut places = self.places.lock();

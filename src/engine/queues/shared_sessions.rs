@@ -1,8 +1,9 @@
 //! Sessions where several servers share a store: any server serves any call of any session.
 //!
-//! The session directory decides which sessions live, which of their calls may be repeats, and which shards they have touched.
-//! A server begins each call in the directory, and writes a shard into the row before the first dequeue of the session there.
-//! So a recall asks the shards of the row only, and an earlier attempt is barred everywhere else by the row.
+//! The session directory decides which sessions live, which of their calls may be repeats, and which shards they have
+//! touched. A server begins each call in the directory, and writes a shard into the row before the first dequeue of the
+//! session there. So a recall asks the shards of the row only, and an earlier attempt is barred everywhere else by the
+//! row.
 
 use std::sync::Arc;
 

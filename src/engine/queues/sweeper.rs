@@ -1,8 +1,8 @@
 //! Sweeps shards when time alone changes something in them: expired windows and leases, TTLs, retention.
 //!
-//! Of several servers on one store the owner of a shard sweeps it, and the next in rank steps in a little later: the alarms
-//! have that delay. A sweep is idempotent and bounded. A shard with more to sweep is swept again at once. Ends of retentions, for
-//! which nobody waits, are swept together. A failed sweep is retried after a pause.
+//! Of several servers on one store the owner of a shard sweeps it, and the next in rank steps in a little later: the
+//! alarms have that delay. A sweep is idempotent and bounded. A shard with more to sweep is swept again at once. Ends
+//! of retentions, for which no caller waits, are swept together. A failed sweep is retried after a pause.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! Drops shards without a name: those of a creation or deletion that never came to its end.
 //!
-//! A creation makes the shards first and the name last. So shards without a name may belong to a queue that another server
-//! is creating at this moment. Only old ones are dropped.
+//! A creation makes the shards first and the name last. So shards without a name may belong to a queue that another
+//! server is creating at this moment. Only old ones are dropped.
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,11 +1,11 @@
 //! Dequeues that wait for messages of a queue, and the choice of those to wake.
 //!
-//! One dequeue is woken for each available message, less those that were woken and have not looked yet. The one that has waited
-//! longest goes first, so that equal workers get equal shares. Of work streams the one with the most free credit goes first, and
-//! of those the one that has waited longest. A woken dequeue that finds nothing keeps its place, and passes its wake-up to one
-//! that has not looked since the last change. While those that were woken look for all that is available, who comes new waits behind
-//! them instead of taking it from them. Invariant: while a message is available and no dequeue looks for it, no dequeue that
-//! has not looked since the last change stays asleep.
+//! One dequeue is woken for each available message, less those that were woken and have not looked yet. The one that
+//! has waited longest goes first, so that equal workers get equal shares. Of work streams the one with the most free
+//! credit goes first, and of those the one that has waited longest. A woken dequeue that finds nothing keeps its place,
+//! and passes its wake-up to one that has not looked since the last change. While those that were woken look for all
+//! that is available, a new one waits behind them instead of taking it from them. Invariant: while a message is
+//! available and no dequeue looks for it, no dequeue that has not looked since the last change stays asleep.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
@@ -26,7 +26,8 @@ pub struct Waiters {
 
 #[derive(Default)]
 struct WaiterState {
-    /// The filters of all waiters by their numbers: of those asleep, and of those that look for messages at this moment.
+    /// The filters of all waiters by their numbers: of those asleep, and of those that look for messages at this
+    /// moment.
     all: HashMap<u64, Arc<Filter>>,
     /// The dequeues that are asleep, by their numbers: the longest waiting first.
     dequeues: BTreeMap<u64, SleepingWaiter>,
@@ -112,8 +113,8 @@ impl Waiters {
         self.state.lock().come_first()
     }
 
-    /// Takes a slot for messages that match the filter: of a work stream, if it has a credit, else of a dequeue. Its owner looks
-    /// for messages after taking it, and only then sleeps. If it is behind others, it sleeps first.
+    /// Takes a slot for messages that match the filter: of a work stream, if it has a credit, else of a dequeue. Its
+    /// owner looks for messages after taking it, and only then sleeps. If it is behind others, it sleeps first.
     pub fn enter(&self, filter: Arc<Filter>, credit: Option<&FreeCredit>) -> WaiterSlot<'_> {
         let mut state = self.state.lock();
         let number = state.next;
@@ -133,7 +134,7 @@ impl WaiterState {
         self.servable > 0 && self.awake >= self.servable
     }
 
-    /// Those asleep that are of the kind of this waiter.
+    /// The sleeping waiters of the kind of this waiter.
     fn asleep_like(&mut self, waiter: &WaitingWorker) -> &mut BTreeMap<u64, SleepingWaiter> {
         match waiter.credit {
             Some(_) => &mut self.streams,

@@ -144,8 +144,8 @@ impl Queues {
         }
     }
 
-    /// Leases the available messages of a queue as the next call of a stream. Nobody but the server can repeat such a call:
-    /// it does so if the answer of the store was lost, and takes another number if the call is too old for a shard.
+    /// Leases the available messages of a queue as the next call of a stream. Only the server can repeat such a call.
+    /// It does so if the answer of the store was lost, and takes another number if the call is too old for a shard.
     async fn lease_for_stream(
         &self,
         queue: &Arc<ServedQueue>,

@@ -1,8 +1,8 @@
 //! Folds over the log of a counter, page by page, for rolls and for reads that need the same without writing.
 //!
-//! A fold begins at the end of its checkpoint, so no event is folded twice. It yields to other tasks after each page, however
-//! fast the log is. So a long fold blocks no other task, and it ends at a page if its caller goes away. Clears that a verdict
-//! could still refuse are settled before they are folded.
+//! A fold begins at the end of its checkpoint, so no event is folded twice. It yields to other tasks after each page,
+//! however fast the log is. So a long fold blocks no other task, and it ends at a page if its caller goes away. Clears
+//! that a verdict could still refuse are settled before they are folded.
 
 use crate::rolling::Roller;
 use crate::scopes::NamespaceScope;
@@ -12,7 +12,7 @@ use tallystone_domain::limits::FOLD_EVENTS_AT_ONCE_MAX;
 use tallystone_domain::rollup::{Checkpoint, EventFolder, RollupRow, SettledClears};
 use tallystone_ports::{ScanOrder, ScanRange, StoreError};
 
-/// Where a fold begins, both from one row: the checkpoint, and the clear register.
+/// The start of a fold, both parts from one row: the checkpoint, and the clear register.
 #[derive(Clone)]
 pub struct FoldStart {
     pub base: Checkpoint,
@@ -40,8 +40,9 @@ pub struct FoldedLog<'a> {
 }
 
 impl Roller {
-    /// Folds the events of the log in (base.as_of, to], up to a maximum. `to` is a published limit, or the end of time for
-    /// the whole tail. Cost: O(folded events), a page at a time; a request more for each clear that has to be settled.
+    /// Folds the events of the log in (base.as_of, to], up to a maximum. `to` is a published limit, or the end of time
+    /// for the whole tail. Cost: O(folded events), a page at a time; a request more for each clear that has to be
+    /// settled.
     pub async fn fold_pages<'a>(
         &self,
         scope: &'a NamespaceScope,

@@ -33,7 +33,8 @@ pub struct QueueSlot {
     pub count: u32,
 }
 
-/// The latest time slot of a queue at or before now. Each queue has one slot in every window, so the queues are staggered.
+/// The latest time slot of a queue at or before now. Each queue has one slot in every window, so the queues are
+/// staggered.
 fn last_slot_start(now: Duration, window: Duration, slot: QueueSlot) -> Duration {
     let (window, index, count) = (window.as_nanos().max(1), u128::from(slot.index), u128::from(slot.count.max(1)));
     let since = (now.as_nanos() + window - window * index / count) % window;
@@ -77,8 +78,8 @@ impl RollupQueueLoop {
         }
     }
 
-    /// Moves the counters of the set to the drained map. A counter that is already there keeps its `min_limit` and the older
-    /// of the two oldest events.
+    /// Moves the counters of the set to the drained map. A counter that is already there keeps its `min_limit` and the
+    /// older of the two oldest events.
     fn drain_set(&mut self) {
         let pending = &self.dataset.pending;
         let mut waiting = self.queue.drained();
@@ -197,9 +198,9 @@ impl RollupQueueLoop {
         }
     }
 
-    /// The limit to wait for: the latest event of a drained counter that can be reached within `remaining`. Its `min_limit` would
-    /// not do: events that came after it was drained would be left to the next start. A counter whose latest event cannot be
-    /// reached in time contributes the current closed timestamp instead.
+    /// The limit to wait for: the latest event of a drained counter that can be reached within `remaining`. Its
+    /// `min_limit` would not do: events that came after it was drained would be left to the next start. A counter whose
+    /// latest event cannot be reached in time contributes the current closed timestamp instead.
     fn reachable_limit(&self, scope: &NamespaceScope, remaining: Duration) -> Timestamp {
         let now = self.context.now();
         let last = now + remaining.saturating_sub(LIMIT_PUBLISH_INTERVAL) - scope.dataset.dataset.settings.accept_limit;

@@ -1,11 +1,11 @@
-//! Recheck marks: put by a process that finds a row below the limit, or puts a tombstone there, and processed by the roller
-//! of the counter's shard.
+//! Recheck marks: put by a process that finds a row below the limit, or puts a tombstone there, and processed by the
+//! roller of the counter's shard.
 //!
-//! A row with an unknown outcome may reach the log after its bucket was folded. A row on a single replica may be folded by a
-//! roll that read that replica, and lose to a tombstone whose verdict read the others. A mark has a server-made time and a
-//! hold, like an event. So the watermark of the shard cannot pass its step before the bucket was compared. The counter is
-//! first rolled up beyond the mark, and always writes a checkpoint. A roll that began before the row was visible then loses
-//! to that checkpoint, however late it ends.
+//! A row with an unknown outcome may reach the log after its bucket was folded. A row on a single replica may be folded
+//! by a roll that read that replica, and lose to a tombstone whose verdict read the others. A mark has a server-made
+//! time and a hold, like an event. So the watermark of the shard cannot pass its step before the bucket was compared.
+//! The counter is first rolled up beyond the mark, and always writes a checkpoint. A roll that began before the row was
+//! visible then loses to that checkpoint, however late it ends.
 
 use crate::closed_timestamp::{ClosedTimestampTracker, InFlightHold};
 use crate::fleet::CounterFleet;
@@ -59,8 +59,8 @@ impl Roller {
         self.under_recheck_mark(scope, counter, found, async { Ok(()) }).await
     }
 
-    /// Puts a recheck mark for the bucket of a key and then does the work, both under one hold. So the bucket is compared
-    /// after the work, however long that takes, and also if this process ends in its middle.
+    /// Puts a recheck mark for the bucket of a key and then does the work, both under one hold. So the bucket is
+    /// compared after the work, however long that takes, and also if this process ends in its middle.
     pub(super) async fn under_recheck_mark<T>(
         &self,
         scope: &NamespaceScope,

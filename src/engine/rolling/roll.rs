@@ -28,7 +28,8 @@ pub type RollResult = Result<Timestamp, StoreError>;
 impl Roller {
     /// Rolls counters of one namespace up to the limit, reading at most `permits` at once, and writes them together.
     ///
-    /// Returns the time up to which each is rolled up, in the order of the counters, and appends the durations of the reads.
+    /// Returns the time up to which each is rolled up, in the order of the counters, and appends the durations of the
+    /// reads.
     pub async fn roll(
         &self,
         scope: &NamespaceScope,
@@ -75,8 +76,8 @@ impl Roller {
         let lease = scope.cache.lease(counter).await;
         let read_at = self.context.now();
         let row = self.scopes.stores.rollups.read(scope.dataset.id(), counter).await?;
-        // The first roll on a repaired value reaches at least as far as every roll on the value before the repair, on which
-        // watermarks may have moved. Those rolls read their limits before the repair was written.
+        // The first roll on a repaired value reaches at least as far as every roll on the value before the repair, on
+        // which watermarks may have moved. Those rolls read their limits before the repair was written.
         let limit = if row.just_repaired { scope.dataset.stored_limit(&self.scopes.stores).await? } else { limit };
         let start = FoldStart::of(&row, watermark);
         let write = if start.base.as_of < limit { self.fold_log(scope, counter, start, limit).await? } else { None };

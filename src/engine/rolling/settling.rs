@@ -13,9 +13,10 @@ use tallystone_domain::rollup::SettledClears;
 use tallystone_ports::{EffectOutcome, ReadReplicas, StoreError, VerdictOutcome};
 
 impl Roller {
-    /// Settles the clears among events that were read after the clear register, oldest first. A clear that the store refuses
-    /// becomes a tombstone. A clear that is found counts from now on, so its bucket is rechecked: other folds may lack it. The
-    /// mark for that comes first. Once the register names the clear, no later fold asks, and none would leave the mark.
+    /// Settles the clears among events that were read after the clear register, oldest first. A clear that the store
+    /// refuses becomes a tombstone. A clear that is found counts from now on, so its bucket is rechecked: other folds
+    /// may lack it. The mark for that comes first. Once the register names the clear, no later fold asks, and none
+    /// would leave the mark.
     pub(super) async fn settle_clears(
         &self,
         scope: &NamespaceScope,

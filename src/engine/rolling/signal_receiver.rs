@@ -1,7 +1,7 @@
 //! Receives the rollup signals of other servers.
 //!
-//! Signals may arrive late, twice, or from a server with another view of the members. No signal can make a count wrong, and
-//! none may keep a watermark back for longer than the limit needs to reach the present.
+//! Signals may arrive late, twice, or from a server with another view of the members. No signal can make a count wrong,
+//! and none may keep a watermark back for longer than the limit needs to reach the present.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ impl SignalReceiver {
         shown.is_some_and(|shown| fleet.is_some_and(|fleet| fleet.membership.is_member_secret(shown)))
     }
 
-    /// Offers counters to the rollup queues, if this server rolls counters up for a fleet. Returns the number of accepted
-    /// counters. Counters of unknown namespaces, and counters already rolled up that far, are skipped.
+    /// Offers counters to the rollup queues, if this server rolls counters up for a fleet. Returns the number of
+    /// accepted counters. Counters of unknown namespaces, and counters already rolled up that far, are skipped.
     pub async fn take(&self, signals: Vec<CounterSignal>) -> Result<usize, StoreError> {
         if self.scopes.fleet.as_ref().is_none_or(|fleet| !fleet.membership.roles().roller) {
             return Ok(0);
@@ -46,7 +46,8 @@ impl SignalReceiver {
         Ok(taken)
     }
 
-    /// The part of a signal that is not rolled up yet and no later than an event can be. The touch index covers the rest.
+    /// The part of a signal that is not rolled up yet and no later than an event can be. The touch index covers the
+    /// rest.
     fn range(&self, scope: &NamespaceScope, signal: &CounterSignal) -> Option<(Timestamp, Timestamp)> {
         let rolled = scope.dataset.watermark(signal.counter.touch_shard());
         let oldest = signal.oldest.max(rolled.just_after()).max(scope.first_time());

@@ -95,8 +95,8 @@ impl NamespaceRollupQueues {
         self.queues.load_full()
     }
 
-    /// Replaces the queues with `num_queues` new ones. The loops of the old queues move their waiting counters when they
-    /// end.
+    /// Replaces the queues with `num_queues` new ones. The loops of the old queues move their waiting counters when
+    /// they end.
     pub fn resize(&self, num_queues: u32) {
         let old = self.queues.swap(Arc::new(make_queues(num_queues)));
         old.iter().for_each(|queue| queue.close());
@@ -125,8 +125,8 @@ impl NamespaceRollupQueues {
         (!queues.is_empty()).then(|| queue_for(counter, &queues).waiting(counter)).flatten()
     }
 
-    /// Adds a counter to its queue. If the queue is full, the signal is lost, and the counter is found again by a replay of
-    /// the dirty-counter index.
+    /// Adds a counter to its queue. If the queue is full, the signal is lost, and the counter is found again by a
+    /// replay of the dirty-counter index.
     pub fn enqueue(&self, counter: &Counter, oldest: Timestamp, newest: Timestamp, capacity_bytes: usize) {
         let limits = CounterEnqueueLimits { capacity_bytes, all: &self.bytes, pending: &self.dataset.pending };
         loop {
@@ -144,7 +144,8 @@ impl NamespaceRollupQueues {
     }
 }
 
-/// The queue of a counter, selected by the upper bits of its hash, because the lower bits select its dirty-counter shard.
+/// The queue of a counter, selected by the upper bits of its hash, because the lower bits select its dirty-counter
+/// shard.
 fn queue_for<'a>(counter: &Counter, queues: &'a [Arc<RollupQueue>]) -> &'a RollupQueue {
     &queues[(counter.hash() >> 32) as usize % queues.len()]
 }

@@ -12,8 +12,8 @@ impl Rules {
         Ok(self.store.list().await?.into_iter().filter(|rule| rule.home != home).collect())
     }
 
-    /// Gives all of them to the queue store of this server. Returns how many. A rule that is given keeps its progress, and a
-    /// server of the store before cannot change it any more.
+    /// Gives all of them to the queue store of this server. Returns how many. A rule that is given keeps its progress,
+    /// and a server of the store before cannot change it any more.
     pub(crate) async fn adopt(&self) -> Result<usize, RuleError> {
         let mut adopted = 0;
         for rule in self.of_other_stores().await? {

@@ -6,8 +6,9 @@ use tallystone_domain::rules::{RuleName, RuleSpec};
 use tallystone_ports::{StoreError, StoreErrorKind};
 
 impl Rules {
-    /// Deletes a rule that the caller may see; any other one does not exist for it. What is deleted is what was looked at, even
-    /// if the name is given to another rule meanwhile. A message that is being sent may still arrive in the queue.
+    /// Deletes a rule that the caller may see; any other one does not exist for it. What is deleted is what was looked
+    /// at, even if the name is given to another rule meanwhile. A message that is being sent may still arrive in the
+    /// queue.
     pub async fn delete(&self, name: &RuleName, is_shown: impl Fn(&RuleSpec) -> bool + Send) -> Result<(), RuleError> {
         for _ in 0..RULE_ATTEMPTS_MAX {
             let rule = self.get(name).await?;

@@ -45,7 +45,7 @@ pub enum RuleError {
     Store(#[from] StoreError),
 }
 
-/// What to do about a rule that differs in nothing but its queue store.
+/// Says what to do about a rule that differs in nothing but its queue store.
 fn adopt_hint(differences: &[&str]) -> &'static str {
     match differences {
         [OTHER_STORE] => "; if that store is lost, `tallystone bridge adopt` gives its rules to this one",

@@ -9,7 +9,7 @@ use tallystone_domain::queue::messages::message::MessageRef;
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::rules::{CrossingClaim, Rule, RuleProgress, RuleSpec};
 
-/// What an evaluation came to.
+/// The result of an evaluation.
 enum Evaluated {
     /// The rule is as stored now.
     Stored(Box<Rule>),
@@ -69,8 +69,9 @@ impl Rules {
         }
     }
 
-    /// Sends the message of a stored claim, and settles it. The message, its id and its time come from the claim, so the queue
-    /// recognizes a repeat, whoever sends it. `is_first` says that nobody has sent it with this time.
+    /// Sends the message of a stored claim, and settles it. The message, its id and its time come from the claim, so
+    /// the queue recognizes a repeat, whichever server sends it. `is_first` says that no server has sent it with this
+    /// time.
     async fn send(
         &self,
         queues: &Queues,
@@ -119,7 +120,8 @@ impl Rules {
         }
     }
 
-    /// Keeps what stands in the way of a rule, where people see it, with the rule's progress. What passes by itself is only logged.
+    /// Keeps the problem of a rule with the rule's progress, where people see it. A problem that passes by itself is
+    /// only logged.
     async fn note_problem(&self, rule: Rule, progress: RuleProgress, error: RuleError) -> Result<(), RuleError> {
         if error.is_passing() {
             return Err(error);

@@ -1,9 +1,8 @@
 //! The use cases of counter rules, and the loop that evaluates them.
 //!
-//! `create`, `list` and `delete` are calls; `evaluate` runs one rule; `rounds` is the loop; `adopt` gives rules to another queue
-//! store. Invariant: progress is read
-//! before the count, and stored by compare-and-set before a message is sent. So several servers, kills and retries send one
-//! message for each claim.
+//! `create`, `list` and `delete` are calls; `evaluate` runs one rule; `rounds` is the loop; `adopt` gives rules to
+//! another queue store. Invariant: progress is read before the count, and stored by compare-and-set before a message is
+//! sent. So several servers, kills and retries send one message for each claim.
 
 mod adopt;
 mod create;

@@ -13,8 +13,8 @@ use tallystone_domain::rules::Rule;
 /// The loop of one server. A round is several activations, so that a stop does not wait for all of it.
 pub struct RulesLoop {
     rules: Rules,
-    /// The rules of the round that wait for their turn, as they were read at its beginning. A rule that has changed since is
-    /// left to the next round, because its stamp is gone.
+    /// The rules of the round that wait for their turn, as they were read at its beginning. A rule that has changed
+    /// since is left to the next round, because its stamp is gone.
     waiting: VecDeque<Rule>,
     /// The rules of other queue stores that the log was told of.
     passed_over: usize,

@@ -1,10 +1,10 @@
 //! The highest served `as_of` of each counter, if the count cache or the store is shared with other servers.
 //!
-//! Within one server the `as_of` of a counter never goes back. A store of one process gives no reason for it. A shared cache
-//! may contain an older value of another server, so a cached value is used only if it is as new as the value that this
-//! server has served or rolled. In a shared store a row may appear below a published limit: the unacknowledged write of a
-//! member that left or lapsed. Such a row makes no `as_of` older. The number of remembered counters is bounded; the least
-//! recently used are dropped first.
+//! Within one server the `as_of` of a counter never goes back. A store of one process gives no reason for it. A shared
+//! cache may contain an older value of another server, so a cached value is used only if it is as new as the value that
+//! this server has served or rolled. In a shared store a row may appear below a published limit: the unacknowledged
+//! write of a member that left or lapsed. Such a row makes no `as_of` older. The number of remembered counters is
+//! bounded; the least recently used are dropped first.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};

@@ -1,4 +1,4 @@
-//! What readers of counters were or will be served: rolls write it, and calls read it.
+//! The values that readers of counters were or will be served: rolls write them, and calls read them.
 
 pub mod as_of_floor;
 pub mod rankings;

@@ -1,9 +1,9 @@
 //! The greatest counters of a namespace, ranked by what the roller writes.
 //!
-//! A ranking is built by one walk over the checkpoints when it is first asked for, and kept by every roll afterwards; until
-//! the walk is done it answers nothing. In a fleet other servers roll as well, so there a ranking holds for the time at
-//! which its walk began, and is built anew when it is asked for later. Each touch shard keeps a bounded heap; a counter that sinks below what was once pushed out makes the shard incomplete, and
-//! the ranking is then built anew.
+//! A ranking is built by one walk over the checkpoints when it is first asked for, and kept by every roll afterwards.
+//! Until the walk is done it answers nothing. In a fleet other servers roll as well. So there a ranking holds for the
+//! time at which its walk began, and is built again when it is asked for later. Each touch shard keeps a bounded heap.
+//! A counter that sinks below what was once pushed out makes the shard incomplete, and the ranking is then built again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap, HashMap};
@@ -127,8 +127,9 @@ impl TopTable {
         self.complete.store(true, Ordering::Release);
     }
 
-    /// The greatest counters as seen at `as_of`; none while the walk is under way, and none if too many sank to be sure of
-    /// the order. Cost: O(n + shards), with a TTL also O(kept) for each shard that changed or is seen at another time.
+    /// The greatest counters as seen at `as_of`; none while the walk is under way, and none if too many sank to be sure
+    /// of the order. Cost: O(n + shards), with a TTL also O(kept) for each shard that changed or is seen at another
+    /// time.
     pub fn top(&self, n: usize, as_of: Timestamp, ttl: Option<Duration>) -> Option<Vec<RankedCounter>> {
         if !self.complete.load(Ordering::Acquire) {
             return None;

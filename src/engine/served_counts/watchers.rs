@@ -1,9 +1,9 @@
 //! The watches of counters, and the number of watches of each caller.
 //!
-//! The watches of a counter are woken in the order in which they began. A change costs O(watches of its counter), which the
-//! bound of all watches keeps small. The end of a watch costs O(log) for each of its counters, however many watches those
-//! have. A caller that goes away may end thousands of watches at once, so they are only marked then, and a loop removes them
-//! one after another. Invariant: a watch keeps its quota permit until it is removed.
+//! The watches of a counter are woken in the order in which they began. A change costs O(watches of its counter), which
+//! the bound of all watches keeps small. The end of a watch costs O(log) for each of its counters, however many watches
+//! those have. A caller that goes away may end thousands of watches at once, so they are only marked then, and a loop
+//! removes them one after another. Invariant: a watch keeps its quota permit until it is removed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -95,8 +95,8 @@ impl CounterWatchers {
         self.work_notify.notify_one();
     }
 
-    /// Waits for a turn to begin or read. A turn cannot be held: a caller that reads nothing, so that its watch is not polled,
-    /// blocks no other.
+    /// Waits for a turn to begin or read. A turn cannot be held: a caller that reads nothing, so that its watch is not
+    /// polled, blocks no other.
     pub async fn wait_for_turn(&self) {
         let (give, turn) = oneshot::channel();
         self.turns.lock().push_back(give);

@@ -66,6 +66,49 @@ fn begins_a_path(line: &str, place: &str) -> bool {
     })
 }
 
+/// The comments of the product, with their places. Help texts of the command line are as wide as a terminal makes them, and the
+/// comments of limits are the rows of a page.
+fn comments() -> impl Iterator<Item = (String, &'static str)> {
+    let is_judged = |path: &str| {
+        path.starts_with("src/")
+            && !path.starts_with("src/app/cli/")
+            && !path.starts_with("src/proto/generated/")
+            && !path.starts_with("src/domain/limits")
+            && !(path.starts_with("src/adapters/") && path.ends_with("/limits.rs"))
+    };
+    let judged = sources().iter().filter(move |source| is_judged(&source.path));
+    judged.flat_map(|source| {
+        let lines = source.lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
+        lines.map(|(at, line)| (format!("{}:{}", source.path, at + 1), line.as_str()))
+    })
+}
+
+#[test]
+fn a_comment_is_no_wider_than_the_code() {
+    const COLUMNS: usize = 120;
+    let wide = comments().filter(|(_, line)| line.chars().count() > COLUMNS);
+    expect_none("wrap it", wide.map(|(place, _)| place).collect());
+}
+
+#[test]
+fn a_doc_comment_begins_with_a_noun_or_a_verb_and_not_with_a_clause() {
+    const CLAUSES: [&str; 7] = ["What ", "Who ", "Whoever ", "Those ", "Why ", "Where ", "That "];
+    // Only the first line of a comment begins it.
+    let mut found = Vec::new();
+    let mut before = String::new();
+    for (place, line) in comments() {
+        let text = line.trim_start();
+        let begins = text.strip_prefix("/// ").or_else(|| text.strip_prefix("//! "));
+        let (file, number) = place.rsplit_once(':').expect("a place has a line");
+        let goes_on = before == format!("{file}:{}", number.parse::<usize>().expect("a number") - 1);
+        if !goes_on && begins.is_some_and(|text| CLAUSES.iter().any(|clause| text.starts_with(clause))) {
+            found.push(place.clone());
+        }
+        before = place;
+    }
+    expect_none("say what the thing is, or what it does: \"the reason of a failed call\"", found);
+}
+
 #[test]
 fn a_name_of_a_request_is_made_only_where_the_rights_of_the_call_open_it() {
     /// Where requests, page tokens and documents are decoded.

@@ -34,7 +34,7 @@ pub struct HistoryWriter {
     ttl: i32,
 }
 
-/// What was written.
+/// The rows and bytes that were written.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct WrittenRows {
     pub rows: u64,

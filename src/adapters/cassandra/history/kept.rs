@@ -18,8 +18,8 @@ pub fn ttl_of(retention: Duration) -> i32 {
     i32::try_from(seconds).map_or(HISTORY_TTL_SECONDS_MAX, |seconds| seconds.min(HISTORY_TTL_SECONDS_MAX))
 }
 
-/// The time from which on no row has left; none if none ever left. A server may write under an earlier setting for a while
-/// after another server has changed it.
+/// The time from which on no row has left; none if none ever left. A server may write under an earlier setting for a
+/// while after another server has changed it.
 pub fn starts_at(mut kept: Vec<KeptSince>, now: Timestamp) -> Option<Timestamp> {
     kept.sort_unstable();
     let ends = kept.iter().skip(1).map(|next| next.since + HISTORY_TTL_SPARE).chain([Timestamp::MAX]);

@@ -1,5 +1,5 @@
-//! The rows of the tables of the history: pure functions of the row that they record, cell timestamp included. So a repeat
-//! writes equal cells, and no clock can hide one row behind another.
+//! The rows of the tables of the history: pure functions of the row that they record, cell timestamp included. So a
+//! repeat writes equal cells, and no clock can hide one row behind another.
 
 use std::collections::BTreeMap;
 
@@ -34,8 +34,8 @@ impl FoundChunk {
         Self { period: period_of(row.transition.at), epoch: i64::from(epoch), chunk }
     }
 
-    /// The cell timestamp of its row in `history_chunks`: the same for all rows of the partition, so that of several writes
-    /// the one that expires last stays.
+    /// The cell timestamp of its row in `history_chunks`. It is the same for all rows of the partition, so that of
+    /// several writes the one that expires last stays.
     fn timestamp(self) -> i64 {
         self.period.saturating_mul(micros_of(HISTORY_PERIOD))
     }

@@ -1,8 +1,9 @@
 //! The history of messages: tables by message, by id and by term, with a cursor for each shard.
 //!
-//! A row is written to all tables before the cursor passes it. Every table row and its cell timestamp follow from the recorded
-//! row alone (`keys`). So repeats write equal cells: a clock that steps back cannot hide a row behind an older one.
-//! Rows expire by a TTL that does not depend on their times either. It exceeds the retention by what clocks may err.
+//! A row is written to all tables before the cursor passes it. Every table row and its cell timestamp follow from the
+//! recorded row alone (`keys`). So repeats write equal cells: a clock that steps back cannot hide a row behind an older
+//! one. Rows expire by a TTL that does not depend on their times either. It exceeds the retention by what clocks may
+//! err.
 
 mod append;
 mod kept;

@@ -1,8 +1,8 @@
 //! Search by term: merges the rows of the shards, newest first.
 //!
-//! In a shard and epoch times grow with positions, so the partitions of a period are read one after the other. Epochs of one
-//! period are merged, because a shard that was set back may have lived through the same time twice. Each read is bounded;
-//! partitions with few rows are read ahead, several at once.
+//! In a shard and epoch times grow with positions, so the partitions of a period are read one after the other. Epochs
+//! of one period are merged, because a shard that was set back may have lived through the same time twice. Each read is
+//! bounded; partitions with few rows are read ahead, several at once.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
@@ -26,7 +26,7 @@ const OP: &str = "search history";
 /// A place in a partition: rows below it, by time and position, are wanted.
 type RowBound = (i64, i64);
 
-/// What a search asks for, of every shard.
+/// The question of a search, the same for every shard.
 struct TermSearch<'a> {
     requests: &'a RequestRunner,
     queue: QueueId,

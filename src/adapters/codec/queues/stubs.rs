@@ -13,7 +13,7 @@ use tallystone_proto::internal::v1::StoredStubPage;
 const WHAT: &str = "page of finished messages";
 /// The sequences of a page.
 const PAGE: u64 = u64::BITS as u64;
-/// Where a token has no time.
+/// The value in place of a time for a token without one.
 const NO_TIME: i64 = i64::MIN;
 
 /// Encodes the stubs of a page, in the order of their sequences. Their shard and the page are in its key.

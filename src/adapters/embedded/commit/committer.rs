@@ -1,8 +1,8 @@
 //! The committer: a single thread that is the only writer of the store.
 //!
 //! It takes all waiting commands, validates and stages them in one batch, and commits the batch with one sync. Then it
-//! applies the rows to the in-memory state and replies. An acknowledged command is durable and readable. A failed commit
-//! stops the thread: the state on disk is then unknown, and the process should exit.
+//! applies the rows to the in-memory state and replies. An acknowledged command is durable and readable. A failed
+//! commit stops the thread: the state on disk is then unknown, and the process should exit.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,7 +41,8 @@ pub struct Committer {
     sweep: SweepProgress,
     /// The shards of all queues.
     queues: queues::CommitterQueues,
-    /// The guards of failed writes. They are never dropped: an event that may be on disk must stay registered as in flight.
+    /// The guards of failed writes. They are never dropped: an event that may be on disk must stay registered as in
+    /// flight.
     retained_guards: Vec<AppendGuard>,
 }
 
@@ -264,8 +265,8 @@ impl Committer {
         self.sweep = SweepProgress { next, due: due - count };
     }
 
-    /// For each dataset, the time up to which events may be evicted from memory: `TAIL_RETENTION` below the limit, or the
-    /// limit itself if the tail exceeds its memory bound.
+    /// For each dataset, the time up to which events may be evicted from memory: `TAIL_RETENTION` below the limit, or
+    /// the limit itself if the tail exceeds its memory bound.
     fn eviction_limits(&self) -> Vec<(DatasetId, Timestamp)> {
         let is_short = self.core.counters.tail_bytes() > self.tail_bytes_max;
         let retention = if is_short { std::time::Duration::ZERO } else { TAIL_RETENTION };

@@ -1,9 +1,9 @@
 //! The thread that makes and deletes the keyspaces of slices, next to the committer.
 //!
-//! A new keyspace takes about ten syncs. The first event of each slice needs three of them, and with hundreds of datasets
-//! of short slices that is all that a disk can do. So an append waits for the keyspaces of its slices before it goes to
-//! the committer, which then has only rows to write, and appends elsewhere do not wait for these. Those of a dropped slice
-//! are deleted here for the same reason.
+//! A new keyspace takes about ten syncs. The first event of each slice needs three keyspaces, and with hundreds of
+//! datasets of short slices that is all that a disk can do. So an append waits for the keyspaces of its slices before
+//! it goes to the committer, which then has only rows to write. Appends elsewhere do not wait for these keyspaces. The
+//! keyspaces of a dropped slice are deleted here for the same reason.
 //!
 //! The store library accepts no commit while it makes or deletes a keyspace. So the thread pauses after each one while
 //! commits wait.

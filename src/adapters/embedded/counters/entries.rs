@@ -23,9 +23,9 @@ use tallystone_ports::{CatalogChange, CatalogRecord, ScanOrder};
 
 /// An entry with the first bytes of its rows.
 pub trait EmbeddedEntry: StoredEntry {
-    /// That of live entries.
+    /// The first byte of the rows of live entries.
     const LIVE: u8;
-    /// That of changes.
+    /// The first byte of the rows of changes.
     const CHANGES: u8;
 }
 

@@ -1,9 +1,10 @@
 //! Makes the data directory readable by its owner only: it holds payloads, names and tokens.
 //!
 //! New files get their mode from the umask of the server. This module tightens a directory that an earlier build or a
-//! copy left open. A mounted volume may belong to somebody else, who shares it with the group of the server: only its owner
-//! can change it, so it is refused if people outside its group could enter it, and otherwise left as it is. Invariant: after
-//! `refuse_open_volume` and `restrict_permissions`, nobody outside the group of the directory reaches a file below it.
+//! copy left open. A mounted volume may belong to another user, who shares it with the group of the server. Only its
+//! owner can change it. So it is refused if people outside its group could enter it, and otherwise left as it is.
+//! Invariant: after `refuse_open_volume` and `restrict_permissions`, no user outside the group of the directory reaches
+//! a file below it.
 
 use std::fs::{self, Metadata, Permissions};
 use std::io;
@@ -18,7 +19,8 @@ const FILE: u32 = 0o600;
 /// Permissions of people who neither own a file nor are in its group.
 const OTHERS: u32 = 0o007;
 
-/// Refuses a directory that this process does not own, if people outside its group could enter it. Returns its mode then.
+/// Refuses a directory that this process does not own, if people outside its group could enter it. Returns its mode
+/// then.
 pub fn refuse_open_volume(dir: &Path) -> io::Result<Result<(), u32>> {
     let found = fs::metadata(dir)?;
     let mode = found.permissions().mode() & 0o7777;
@@ -26,11 +28,11 @@ pub fn refuse_open_volume(dir: &Path) -> io::Result<Result<(), u32>> {
     Ok(if is_open { Err(mode) } else { Ok(()) })
 }
 
-/// Removes the permissions of group and others from a directory and everything below it, as far as this process owns it. Cost:
-/// one `stat` per file.
+/// Removes the permissions of group and others from a directory and everything below it, as far as this process owns
+/// it. Cost: one `stat` per file.
 ///
-/// Links are left alone: their targets may not belong to the store. So is a folder of somebody else that this process may not
-/// read, such as `lost+found`. The error names the path that cannot be changed.
+/// Links are left alone: their targets may not belong to the store. So is a folder of another user that this process
+/// may not read, such as `lost+found`. The error names the path that cannot be changed.
 pub fn restrict_permissions(dir: &Path) -> Result<(), (PathBuf, io::Error)> {
     let mut folders = vec![dir.to_owned()];
     while let Some(folder) = folders.pop() {

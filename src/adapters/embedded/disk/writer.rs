@@ -1,9 +1,9 @@
 //! Commits: numbered batches, with or without a sync, and the file of the last acknowledged commit.
 //!
-//! Every batch contains one row with its number and the number of the last synced commit. They reveal damage that the store
-//! library does not look for. A missing journal is a gap in the numbers. A missing batch below `synced`, or below the
-//! acknowledged commit, was acknowledged. The first or second batch of every journal lists the newest row of each keyspace
-//! before that journal: tables that do not reach that row need a journal that is lost.
+//! Every batch contains one row with its number and the number of the last synced commit. They reveal damage that the
+//! store library does not look for. A missing journal is a gap in the numbers. A missing batch below `synced`, or below
+//! the acknowledged commit, was acknowledged. The first or second batch of every journal lists the newest row of each
+//! keyspace before that journal: tables that do not reach that row need a journal that is lost.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -221,7 +221,8 @@ impl Writer {
         }
     }
 
-    /// Records the sequence number of the last commit. Every batch has a row in `meta`, whose newest row has that number.
+    /// Records the sequence number of the last commit. Every batch has a row in `meta`, whose newest row has that
+    /// number.
     fn note_newest(&mut self, keyspaces: Vec<Keyspace>) {
         let tree = &self.library.meta.tree;
         let seqno = tree.get_highest_memtable_seqno().or_else(|| tree.get_highest_seqno());

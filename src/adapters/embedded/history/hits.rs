@@ -1,14 +1,14 @@
-//! Pages of the rows that have a term. A row has an entry for each of its terms, so pages instead of single entries spare
-//! most of what the history writes.
+//! Pages of the rows that have a term. A row has an entry for each of its terms, so pages instead of single entries
+//! spare most of what the history writes.
 //!
 //! ```text
 //! value   message hit*                 the message of the newest row, then the other rows, newest first
-//! hit     time position epoch sequence of the row, the row, the message and the message: how far each lies below that of
-//!                                      the row before, as a varint. All but the time are signed
+//! hit     time position epoch sequence of the row, the row, the message and the message: how far each lies below
+//!                                      that of the row before, as a varint. All but the time are signed
 //! ```
-//! A page has rows of one shard, one epoch and one `SPAN` of time, so a search for rows before one need not read newer spans.
-//! A batch that is written again may cut its pages elsewhere. So the key of a page names all of its rows, by a hash of its
-//! value, and no page takes the place of one with other rows. Readers drop what they find twice.
+//! A page has rows of one shard, one epoch and one `SPAN` of time, so a search for rows before one need not read newer
+//! spans. A batch that is written again may cut its pages elsewhere. So the key of a page names all of its rows, by a
+//! hash of its value, and no page takes the place of one with other rows. Readers drop what they find twice.
 
 use std::time::Duration;
 

@@ -5,8 +5,8 @@
 //! history.N.P     i queue u128 text place                         message that was enqueued under an id
 //!                 g queue u128 ~time gap                          a gap; it ends at the time
 //!                 n                                               the newest time of a row or gap in the period
-//! history.F.P     queue u128 term place hash u64                  a page of rows with a term, by its newest row: see `hits`.
-//!                                                                 One of a single row has no hash
+//! history.F.P     queue u128 term place hash u64                  a page of rows with a term, by its newest row: see
+//!                                                                 `hits`. One of a single row has no hash
 //! history.state   c queue u128 shard u32                          cursor of a shard
 //!                 s                                               time from which on no row has left
 //! P               start of a period in microseconds

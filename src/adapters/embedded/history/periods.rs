@@ -1,8 +1,8 @@
 //! The periods of the history. Each has three keyspaces of its own, which are dropped as a whole.
 //!
-//! A period is `PERIOD` of row time long. One that outgrows its part of the size ends early: the next one begins after its
-//! newest row. So each time belongs to one period for ever, periods do not overlap, and the bound on the size is kept in
-//! small steps at any rate.
+//! A period is `PERIOD` of row time long. One that outgrows its part of the size ends early: the next one begins after
+//! its newest row. So each time belongs to one period for ever, periods do not overlap, and the bound on the size is
+//! kept in small steps at any rate.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -48,7 +48,7 @@ pub struct DroppedPeriod {
     pub keyspaces: Vec<Keyspace>,
 }
 
-/// Why a row has no period.
+/// The reason for which a row has no period.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
     /// A keyspace could not be created.
@@ -96,8 +96,8 @@ struct PeriodState {
     newest: Timestamp,
     /// Its approximate bytes when it was last measured.
     bytes: u64,
-    /// Whether it takes no rows after its newest one. It never takes them again, because the next period may be about to
-    /// begin there.
+    /// Whether it takes no rows after its newest one. It never takes them again, because the next period may be about
+    /// to begin there.
     is_full: bool,
 }
 
@@ -284,8 +284,8 @@ impl HistoryPeriods {
         taken.map(|(start, period)| DroppedPeriod { start, keyspaces: period.keyspaces.into_list() }).collect()
     }
 
-    /// Deletes the keyspaces of dropped periods. A period that was created again in the meantime stays: its keyspaces are
-    /// the same. After a crash the rows of periods that are not deleted yet are there again, until the next trim.
+    /// Deletes the keyspaces of dropped periods. A period that was created again in the meantime stays: its keyspaces
+    /// are the same. After a crash the rows of periods that are not deleted yet are there again, until the next trim.
     pub fn delete(
         &self,
         library: &Library,

@@ -1,5 +1,5 @@
-//! Tests specific to this store: kills, dropped periods, the bound on the size, damage, a full disk, backups. The conformance
-//! suite tests the laws of the port.
+//! Tests specific to this store: kills, dropped periods, the bound on the size, damage, a full disk, backups. The
+//! conformance suite tests the laws of the port.
 
 use std::fs;
 use std::path::Path;

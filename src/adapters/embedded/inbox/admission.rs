@@ -1,4 +1,4 @@
-//! What the inbox knows of every command: its class, its lane, its bytes, the sender of its reply.
+//! The view that the inbox has of every command: its class, its lane, its bytes, the sender of its reply.
 
 use std::ops::{AddAssign, SubAssign};
 

@@ -152,8 +152,8 @@ impl StoreCommand {
     pub fn lane(&self) -> CommitLane {
         match self {
             Self::Queue(command) => command.lane(),
-            // Overtaking does not affect a batch: its hold keeps the limit back and its slices exist before it is sent. Of an
-            // event and a tombstone with one key, the first to arrive wins.
+            // Overtaking does not affect a batch: its hold keeps the limit back and its slices exist before it is sent.
+            // Of an event and a tombstone with one key, the first to arrive wins.
             Self::Append(append) if append.events.len() > 1 => CommitLane::Batches,
             // One lane, so that the remaining commands of one caller, and those of the server itself, keep the order of
             // arrival. What two callers do at the same time has no order.

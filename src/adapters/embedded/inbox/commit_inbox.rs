@@ -1,14 +1,16 @@
 //! The queue in front of the committer: bounded in bytes, and drained a batch at a time.
 //!
-//! It has a lane for each class of commands, see `CommitLane`. A batch contains as much as one commit takes. Urgent lanes go first, so that their
-//! commands are in the next batch, whatever waits in other lanes. Every lane that is not empty gets at least an eighth, so
-//! that no lane starves. Within a lane callers take turns, behind what the server does for itself: see `FairLanes`.
+//! It has a lane for each class of commands, see `CommitLane`. A batch contains as much as one commit takes. Urgent
+//! lanes go first, so that their commands are in the next batch, whatever waits in other lanes. Every lane that is not
+//! empty gets at least an eighth, so that no lane starves. Within a lane callers take turns, behind what the server
+//! does for itself: see `FairLanes`.
 //!
-//! New events and maintenance have separate bounds, so neither blocks the other. A command that is larger than its bound is
-//! accepted when no other of its class waits. So the bound holds up to one command, and no command is refused for ever.
+//! New events and maintenance have separate bounds, so neither blocks the other. A command that is larger than its
+//! bound is accepted when no other of its class waits. So the bound holds up to one command, and no command is refused
+//! for ever.
 //!
-//! A commit costs the same work however few adds it contains, and competes with callers for CPU. So the committer waits a
-//! moment for as many adds as recently arrived in such a moment; see `AddBatchTarget`.
+//! A commit costs the same work however few adds it contains, and competes with callers for CPU. So the committer waits
+//! a moment for as many adds as recently arrived in such a moment; see `AddBatchTarget`.
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
 use tokio::sync::oneshot;
@@ -79,9 +81,9 @@ impl Default for CommitInboxState {
 }
 
 /// The number of adds worth waiting for: the number that arrived in time repeatedly. One more is tried after
-/// `SUCCESSES_BEFORE_GROWTH` successes. Adds that do not arrive in time are no longer expected. A single caller waits for
-/// others only once in many commits. Callers that wait for their responses before they send more are rarely waited for
-/// beyond their number.
+/// `SUCCESSES_BEFORE_GROWTH` successes. Adds that do not arrive in time are no longer expected. A single caller waits
+/// for others only once in many commits. Callers that wait for their responses before they send more are rarely waited
+/// for beyond their number.
 #[derive(Debug)]
 struct AddBatchTarget {
     target: usize,

@@ -63,8 +63,8 @@ pub enum KeyspaceJob {
 }
 
 impl KeyspaceJobs {
-    /// Adds a command to the commit inbox once the keyspaces of its slices are made, even if its caller has gone. If they
-    /// could not be made, the committer tries again and reports the error.
+    /// Adds a command to the commit inbox once the keyspaces of its slices are made, even if its caller has gone. If
+    /// they could not be made, the committer tries again and reports the error.
     pub fn enqueue_after_make(
         &self,
         queue: &CommitInbox,

@@ -8,11 +8,11 @@ use super::process_memory::ProcessMemory;
 use tallystone_domain::queue::shard::memory::ShardMemory;
 use tallystone_ports::{MemoryLimit, QueueMemory};
 
-/// Below this share of the bound a full memory counts as left behind, so that the log has a line for each time it fills up and
-/// not for each message at the bound.
+/// The share of the bound below which memory counts as no longer full. So the log has a line for each time that it
+/// fills up, and not for each message at the bound.
 const ROOM_AGAIN_PERCENT: u64 = 95;
 
-/// What the shards take, as the readers see it, and the most that they may take.
+/// The memory that the shards take, as the readers see it, and the most that they may take.
 #[derive(Debug)]
 pub struct MemoryBound {
     limit_bytes: u64,
@@ -35,7 +35,7 @@ impl MemoryBound {
         self.process.iter().for_each(|process| process.read(used));
     }
 
-    /// What is used of the bound now.
+    /// The present use, the bound, and what limits it.
     pub fn memory(&self) -> QueueMemory {
         // No commit may have come for a while.
         self.read_process();
@@ -73,7 +73,7 @@ impl MemoryBound {
     }
 }
 
-/// Why a message is refused at the bound, what takes the memory, and what to change.
+/// The reason for which a message is refused at the bound, with the largest use of the memory and the remedy.
 pub fn refusal_text(memory: &QueueMemory) -> String {
     let (part, percent) = memory.largest_part();
     let (name, remedy, limit) = (part.name, part.remedy, size(memory.limit_bytes));

@@ -37,7 +37,7 @@ pub struct QueueSharedState {
     pub new_listeners: Mutex<Vec<Arc<dyn QueueListener>>>,
     /// Bytes of all outboxes.
     pub outbox_bytes: Arc<AtomicU64>,
-    /// What the shards take in memory, and what they may take.
+    /// The memory that the shards take, and the most that they may take.
     pub memory: MemoryBound,
 }
 

@@ -1,7 +1,8 @@
-//! What this process takes of the memory that it may take, and what that leaves to queues.
+//! The memory that this process takes of the memory that it may take, and what that leaves to queues.
 //!
-//! The bound of queues counts what queues take. Caches, buffers, memory tables and what the allocator keeps come on top, so on a
-//! small machine the system may end the process before the bound is reached. Near that point the queues may grow no further.
+//! The bound of queues counts only the memory of queues. Caches, buffers, memory tables and the memory that the
+//! allocator keeps come on top. So on a small machine the system may end the process before the bound is reached. Near
+//! that point the queues may grow no further.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -9,20 +10,21 @@ use std::os::unix::fs::FileExt;
 use parking_lot::Mutex;
 use rustix::param::page_size;
 
-/// This part of the memory stays free of the process: the system keeps the files there that the store reads and writes, and the
-/// program itself.
+/// This part of the memory stays free of the process: the system keeps the files there that the store reads and writes,
+/// and the program itself.
 const FREE_PART: u64 = 8;
-/// The least that stays free, unless that is more than `FREE_PART_LARGEST` of all. With less, a store under load was seen to wait for
-/// its disk.
+/// The least that stays free, unless that is more than `FREE_PART_LARGEST` of all. With less, a store under load was
+/// seen to wait for its disk.
 const FREE_BYTES_MIN: u64 = 160 * 1024 * 1024;
 const FREE_PART_LARGEST: u64 = 3;
-/// Queues may take this part of the memory whatever the rest of the process takes: then it is not the queues that take too much.
+/// Queues may take this part of the memory whatever the rest of the process takes: then it is not the queues that take
+/// too much.
 const QUEUES_PART_MIN: u64 = 32;
-/// Once the process has reached its mark, queues may grow again when it is below by this part of what stays free. What it takes
-/// goes up and down with each memory table.
+/// Once the process has reached its mark, queues may grow again when it is below by this part of the memory that stays
+/// free. The memory of the process goes up and down with each memory table.
 const BELOW_PART: u64 = 4;
-/// Queues may keep what they take at the mark, and put new messages in the place of old ones. If the process grows by this part
-/// of what stays free even so, what they take by then is the most.
+/// Queues may keep the memory that they take at the mark, and put new messages in the place of old ones. If the process
+/// grows by this part of the memory that stays free even so, the memory that queues take by then is the most.
 const GROWTH_PART: u64 = 8;
 
 /// This process, as it was read last.
@@ -35,13 +37,13 @@ pub struct ProcessMemory {
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct ProcessReading {
-    /// What the process takes in bytes, without pages of files, which the system can drop.
+    /// The bytes that the process takes, without pages of files, which the system can drop.
     taken: u64,
     /// Set from the moment at which the mark is reached until the process is clearly below it.
     at_mark: Option<AtMark>,
 }
 
-/// What was taken when the mark was reached, or since then when the process had grown further.
+/// The memory that was taken when the mark was reached, or since then when the process had grown further.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct AtMark {
     by_process: u64,
@@ -49,8 +51,8 @@ struct AtMark {
 }
 
 impl ProcessMemory {
-    /// Watches this process, which may take so many bytes, while its queues take so many. None where the system does not tell
-    /// what it takes.
+    /// Watches this process, which may take so many bytes, while its queues take so many. None where the system does
+    /// not report the memory of a process.
     pub fn open(may_take_bytes: u64, queues_take: u64) -> Option<Self> {
         let statm = File::open("/proc/self/statm").ok()?;
         let opened = Self { statm, may_take_bytes, seen: Mutex::default() };
@@ -58,8 +60,8 @@ impl ProcessMemory {
         Some(opened)
     }
 
-    /// Reads what the process takes now, while its queues take so many bytes: a system call of about a microsecond. A failed read
-    /// leaves what was known.
+    /// Reads the memory that the process takes now, while its queues take so many bytes: a system call of about a
+    /// microsecond. A failed read leaves the last reading.
     pub fn read(&self, queues_take: u64) {
         let mut text = [0; 128];
         let Ok(length) = self.statm.read_at(&mut text, 0) else { return };
@@ -74,12 +76,12 @@ impl ProcessMemory {
         self.seen.lock().queues_may_take(queues_take, self.may_take_bytes)
     }
 
-    /// What the process takes, in bytes.
+    /// The memory that the process takes, in bytes.
     pub fn taken_bytes(&self) -> u64 {
         self.seen.lock().taken
     }
 
-    /// What the process may take, in bytes.
+    /// The memory that the process may take, in bytes.
     pub fn may_take_bytes(&self) -> u64 {
         self.may_take_bytes
     }
@@ -113,7 +115,7 @@ fn free_bytes(may_take: u64) -> u64 {
     (may_take / FREE_PART).max(FREE_BYTES_MIN.min(may_take / FREE_PART_LARGEST))
 }
 
-/// What the process takes when queues may grow no further.
+/// The memory of the process, in bytes, at which queues may grow no further.
 fn mark(may_take: u64) -> u64 {
     may_take - free_bytes(may_take)
 }
@@ -131,7 +133,8 @@ mod tests {
 
     const MIB: u64 = 1024 * 1024;
 
-    /// What queues may take of 512 MiB after each of these: what the process takes, and what its queues take. In MiB.
+    /// The memory that queues may take of 512 MiB after each step: the memory of the process, and that of its queues.
+    /// In MiB.
     fn bounds(steps: &[(u64, u64)]) -> Vec<u64> {
         let mut seen = ProcessReading::default();
         let bound = |(taken, queues): &(u64, u64)| {

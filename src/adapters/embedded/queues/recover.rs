@@ -242,8 +242,8 @@ fn add_head(
     }
 }
 
-/// Adds the messages that are over: from the pages of stubs where they are valid, else from their heads. A queue with shapes is
-/// read from heads, because shapes count messages by their metadata.
+/// Adds the messages that are over: from the pages of stubs where they are valid, else from their heads. A queue with
+/// shapes is read from heads, because shapes count messages by their metadata.
 fn stubs(
     spaces: &QueueKeyspaces,
     table: &mut ShardTable,

@@ -48,9 +48,9 @@ pub struct StagedShards {
 
 /// The body of a message that a command stages.
 pub enum StagedBody {
-    /// That of a new message, by its sequence.
+    /// The body of a new message, by its sequence.
     New(u64, Vec<u8>),
-    /// That of a message whose payload was replaced.
+    /// The body of a message whose payload was replaced, by its sequence.
     Changed(u64, Vec<u8>),
 }
 
@@ -78,8 +78,8 @@ struct StagedShardChanges {
 }
 
 impl StagedShards {
-    /// Records the result of a command and takes over its changes. `answers` has the answers that outlive their messages, with
-    /// their keyspaces.
+    /// Records the result of a command and takes over its changes. `answers` has the answers that outlive their
+    /// messages, with their keyspaces.
     pub fn note(
         &mut self,
         shard: ShardId,

@@ -2,8 +2,8 @@
 //!
 //! It runs on the clock that counts from the machine's boot, so a step of wall time moves no lease. A process that
 //! restarts within one boot continues from the last commit plus the time that has passed since. After a reboot, the
-//! time starts at the later of the last commit's time and wall time. It converges on wall time as `domain::queue::clock`
-//! says.
+//! time starts at the later of the last commit's time and wall time. It converges on wall time as
+//! `domain::queue::clock` says.
 
 use std::sync::Arc;
 use std::time::Duration;

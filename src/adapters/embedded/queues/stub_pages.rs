@@ -1,8 +1,8 @@
 //! Pages of stubs on disk: a start reads them instead of the heads of messages that are over.
 //!
-//! A page is valid unless it has a row that says it is dirty. That row is written in the commit that changes what the page has
-//! to say, so no crash leaves a page that lies. A dirty page is written when its last message is over, or after a while. Until
-//! then a start reads the heads of its messages that are over.
+//! A page is valid unless it has a row that says it is dirty. This row is written in the commit that changes the
+//! content of the page. So no crash leaves a page that is wrong. A dirty page is written when its last message is over,
+//! or after a while. Until then a start reads the heads of its messages that are over.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,7 +21,7 @@ pub struct DirtyPages {
     by_time: BTreeSet<(Timestamp, u64)>,
 }
 
-/// What a commit does to the messages of a page.
+/// The change that a commit makes to the messages of a page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum PageChange {
     /// Messages of the page are over now.
@@ -53,7 +53,8 @@ impl DirtyPages {
         (since + STUB_PAGE_WRITTEN_AFTER <= now).then_some(page)
     }
 
-    /// Stages the rows of the pages that a commit changes, and of some that have waited. Returns whether it removed any.
+    /// Stages the rows of the pages that a commit changes, and of some that have waited. Returns whether it removed
+    /// any.
     pub fn write(
         &mut self,
         (id, shard): (ShardId, &Shard),

@@ -1,10 +1,11 @@
 //! The history of an open store.
 //!
-//! The committer is the only writer, also of the history: it numbers the commits, and a second writer would make the
-//! journal's order, which the checks of a start rely on, a matter of chance. A batch of the history is large and nobody waits
-//! for it, while callers of queues wait for each commit. So a batch is encoded and its keyspaces are created here, off the
-//! committer, and it goes there in small pieces, one after the other, in the lane of bulk work. Between two pieces the
-//! committer serves whatever else waits. Only the last piece asks for a sync: it makes all before it durable.
+//! The committer is the only writer, also of the history: it numbers the commits. A second writer would make the
+//! journal's order, which the checks of a start rely on, a matter of chance. A batch of the history is large and no
+//! caller waits for it, while callers of queues wait for each commit. So a batch is encoded and its keyspaces are
+//! created here, off the committer. It goes to the committer in small pieces, one after the other, in the lane of bulk
+//! work. Between two pieces the committer serves whatever else waits. Only the last piece asks for a sync: it makes all
+//! before it durable.
 
 use std::sync::Arc;
 

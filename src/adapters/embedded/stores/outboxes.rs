@@ -35,8 +35,8 @@ impl ShardOutbox for EmbeddedQueues {
 
     async fn outbox(&self, shard: ShardId, after: RowPosition, limit: usize) -> Result<OutboxPage, StoreError> {
         const OP: &str = "read outbox";
-        // The answer of this read comes after its commit, so all rows up to the position are durable. Commands after the read
-        // may be in the same commit; then the entry of the commit ends beyond the position.
+        // The answer of this read comes after its commit, so all rows up to the position are durable. Commands after
+        // the read may be in the same commit; then the entry of the commit ends beyond the position.
         let newest = match self.read_shard(shard, |kept, at| (kept.shard.position(), at)).await {
             Err(error) if error.kind == StoreErrorKind::Conflict => (NO_MORE_ROWS, Timestamp::MAX),
             newest => newest?,

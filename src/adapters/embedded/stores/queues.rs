@@ -1,8 +1,8 @@
 //! Queues of an open store: the cores of all shards in memory, heads and bodies on disk.
 //!
-//! Commands go to the committer, which runs the cores in the order of its lanes and answers when the group is durable. Reads
-//! take the same path; only bodies are read directly. A failed commit ends the store, so no caller sees memory ahead of
-//! the disk.
+//! Commands go to the committer, which runs the cores in the order of its lanes and answers when the group is durable.
+//! Reads take the same path; only bodies are read directly. A failed commit ends the store, so no caller sees memory
+//! ahead of the disk.
 //!
 //! ```text
 //! command ->  committer: core, staged parts  ->  commit, fsync  ->  views to listeners  ->  answer  ->  bodies
@@ -103,7 +103,8 @@ impl EmbeddedQueues {
         Ok(pairs.filter_map(|(head, body)| Some(StoredMessage { head, body: body? })).collect())
     }
 
-    /// Reads the heads of the messages that are over. One that was removed, or lives again, since the first read is left out.
+    /// Reads the heads of the messages that are over. One that was removed, or lives again, since the first read is
+    /// left out.
     async fn heads(&self, shard: ShardId, shown: Vec<ShownMessage>) -> Result<Vec<MessageHead>, StoreError> {
         let over: Vec<u64> = shown.iter().filter_map(ShownMessage::over).collect();
         let read = if over.len() <= BODIES_AT_ONCE_MAX {

@@ -26,7 +26,7 @@ use crate::limits::{
 pub struct CallAnswers {
     /// As many as there were commands, in their order.
     pub replies: Vec<Result<RedisReply, CallFailure>>,
-    /// Who answered last; none if nothing was answered.
+    /// The server that answered last; none if nothing was answered.
     pub served: Option<ServedBy>,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Calls {
     pub(super) library: FunctionLibrary,
 }
 
-/// What a step knew before it: what changed since need not be changed again.
+/// The state that a step knew before it: what changed since need not be changed again.
 struct Seen {
     node: Option<Arc<Node>>,
     lookups: u64,

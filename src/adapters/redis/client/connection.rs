@@ -1,7 +1,7 @@
 //! One connection, by the client library: the only file that names it.
 //!
-//! It speaks RESP3 and carries the commands of many callers at once, those of each in their order. Once commands were given to
-//! the library, the outcome of those without an answer is unknown.
+//! It speaks RESP3 and carries the commands of many callers at once, those of each in their order. Once commands were
+//! given to the library, the outcome of those without an answer is unknown.
 
 use std::fmt;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ impl fmt::Debug for Login {
     }
 }
 
-/// What a node is, which decides what a new connection checks.
+/// The kind of a node, which decides what a new connection checks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum NodeKind {
     /// A server that nobody watches: it has to be a primary.
@@ -70,7 +70,7 @@ pub(super) struct Endpoint {
     pub(super) kind: NodeKind,
 }
 
-/// Who answered: a node, the life of its process, and the history of its data.
+/// The server that answered: a node, the life of its process, and the history of its data.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServedBy {
     address: Arc<str>,
@@ -95,7 +95,7 @@ impl ServedBy {
     }
 }
 
-/// What a server sends without being asked.
+/// A message that a server sends without being asked.
 pub(super) enum Push {
     /// Something was published.
     News { channel: String, payload: Bytes },
@@ -196,8 +196,8 @@ impl Connection {
         &self.served_by
     }
 
-    /// Sends commands. Answers the reply to each, or the error that the server answered. A failure has an unknown outcome:
-    /// each command may have been done.
+    /// Sends commands. Answers the reply to each, or the error that the server answered. A failure has an unknown
+    /// outcome: each command may have been done.
     pub(super) async fn send(&self, commands: &[RedisCommand]) -> Result<Vec<Result<RedisReply, String>>, CallFailure> {
         let mut pipeline = Pipeline::with_capacity(commands.len());
         for command in commands {
@@ -292,7 +292,7 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// What of the library's value is ours.
+/// Turns a value of the library into a reply of this client. Answers the text of an error of the server as the error.
 fn reply(value: Value) -> Result<RedisReply, String> {
     Ok(match value {
         Value::Nil => RedisReply::Nil,
@@ -325,7 +325,7 @@ fn nested(value: Value) -> RedisReply {
     })
 }
 
-/// What of the library's pushes is ours.
+/// Turns a push of the library into one of this client; none for other kinds.
 fn push(info: PushInfo) -> Option<Push> {
     let mut words = info.data.into_iter().map(|value| match value {
         Value::BulkString(bytes) => Bytes::from(bytes),
@@ -347,7 +347,7 @@ fn unreachable(endpoint: &Endpoint, why: &str) -> CallFailure {
     CallFailure::new(FailureCause::Unreachable, format!("Redis at {}: {why}", endpoint.address))
 }
 
-/// Why no connection was made: nothing was asked of the server yet.
+/// The failure of an attempt to connect: nothing was asked of the server yet.
 fn failure(endpoint: &Endpoint, error: &RedisError) -> CallFailure {
     let text = words(error);
     let cause = match error.code() {

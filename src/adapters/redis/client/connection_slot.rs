@@ -1,7 +1,7 @@
 //! A slot for at most one connection to a node: opened when it is needed, and again after it broke.
 //!
-//! Callers that need it at the same time share one attempt. After a failed attempt there is a pause, which the slots of a
-//! node have in common.
+//! Callers that need it at the same time share one attempt. After a failed attempt there is a pause, which the slots of
+//! a node have in common.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -139,7 +139,7 @@ impl Outage {
         self.0.lock().next_attempt_at.saturating_sub(now)
     }
 
-    /// Why the last attempt failed, while the next one may not be made yet.
+    /// The failure of the last attempt, while the next one may not be made yet.
     fn refusal(&self, now: Duration) -> Option<CallFailure> {
         let state = self.0.lock();
         let pause = state.next_attempt_at.saturating_sub(now);

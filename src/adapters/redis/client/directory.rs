@@ -1,8 +1,9 @@
-//! Which node serves a slot, and how that is found out: a single server is what the settings say, Sentinels know the
-//! address of the primary, and each node of a cluster knows the owners of all slots.
+//! The owner of each slot, and how it is found. A single server is what the settings say, Sentinels know the address of
+//! the primary, and each node of a cluster knows the owners of all slots.
 //!
-//! Several callers that look at the same time share one look-up. What is found replaces what was known before, unless it is
-//! older. Invariant: once another node owns the slots of one, nothing more is sent to that one, and its connections are closed.
+//! Several callers that look at the same time share one look-up. Its result replaces what was known before, unless it
+//! is older. Invariant: once another node owns the slots of one, nothing more is sent to that one, and its connections
+//! are closed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use crate::limits::{REDIS_ASKED_AT_ONCE_MAX, REDIS_LOOK_UP_EVERY, REDIS_LOOK_UP_
 use tallystone_adapters::store_tls::StoreTls;
 use tallystone_ports::Clock;
 
-/// Where the nodes are. Addresses are HOST:PORT.
+/// The kind of a deployment and the addresses of its nodes, each HOST:PORT.
 #[derive(Clone, Debug)]
 pub enum Deployment {
     /// One server.
@@ -68,7 +69,7 @@ pub(super) struct Directory {
     lookups: AtomicU64,
     /// When the last look-up ended, on `Clock::elapsed`.
     looked_at: Mutex<Option<Duration>>,
-    /// Which of the nodes is asked first. Another one each time, because one may be cut off from the others.
+    /// The place of the node that is asked first. Another one each time, because one may be cut off from the others.
     asked_first: AtomicUsize,
     changes: watch::Sender<u64>,
 }
@@ -178,7 +179,8 @@ impl Directory {
         self.lookups.load(Ordering::Relaxed)
     }
 
-    /// Looks for owners anew, unless somebody has since `seen` look-ups had ended. A look-up that fails changes nothing.
+    /// Looks for owners again, unless another caller has done so since `seen` look-ups had ended. A look-up that fails
+    /// changes nothing.
     pub(super) async fn look_up(&self, seen: u64) -> Result<(), CallFailure> {
         if !self.fails_over() {
             return Ok(());
@@ -257,8 +259,8 @@ impl Directory {
         }
     }
 
-    /// Leaves a primary that has become a replica: it answers reads from what it has. A new connection is refused until it is a
-    /// primary again. One of a cluster refuses calls by itself.
+    /// Leaves a primary that has become a replica: it answers reads from what it has. A new connection is refused until
+    /// it is a primary again. One of a cluster refuses calls by itself.
     pub(super) fn leave(&self, address: &Arc<str>) {
         if !self.is_cluster()
             && let Some(node) = self.nodes.lock().remove(address)
@@ -321,7 +323,7 @@ impl Directory {
         Err(failure)
     }
 
-    /// What a node says of the owners of all slots. If that is news, it is asked again with their config epochs.
+    /// Asks a node for the owners of all slots. If its answer is news, it is asked again with their config epochs.
     async fn ask_member(&self, node: Arc<Node>, deadline: Deadline) -> Result<SlotMap, CallFailure> {
         let address = &node.endpoint().address;
         let slots = || RedisCommand::new("CLUSTER").arg("SLOTS");
@@ -361,7 +363,7 @@ impl Directory {
     }
 }
 
-/// What a Sentinel says, beside its place.
+/// Asks a Sentinel, and answers its word with its place.
 async fn ask_sentinel(
     at: usize,
     sentinel: &Node,

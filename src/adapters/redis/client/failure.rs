@@ -1,7 +1,8 @@
-//! Why a call failed, and whether its effect may have happened.
+//! The cause of a failed call, and whether its effect may have happened.
 //!
-//! A server's refusal before a command runs leaves no trace. A command that may have reached the server and got no answer
-//! may have had its effect. So may one whose error comes from inside a function: what the function wrote before it stays.
+//! A server's refusal before a command runs leaves no trace. A command that may have reached the server and got no
+//! answer may have had its effect. So may one whose error comes from inside a function: everything that the function
+//! wrote before the error stays.
 
 use std::error::Error;
 use std::fmt;
@@ -13,14 +14,14 @@ use tallystone_ports::{EffectOutcome, StoreError, StoreErrorKind};
 pub enum FailureCause {
     /// No connection could be made before the deadline.
     Unreachable,
-    /// What listens there does not answer as a server of this kind does.
+    /// The program that listens there does not answer as a server of this kind does.
     NotRedis,
     /// Too many calls of the node were in progress.
     Busy,
     /// The command may have been sent, and no answer came.
     NoAnswer,
-    /// The slot or the primary is moving, or the node is loading: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, MASTERDOWN, READONLY,
-    /// LOADING.
+    /// The slot or the primary is moving, or the node is loading: MOVED, ASK, TRYAGAIN, CLUSTERDOWN, MASTERDOWN,
+    /// READONLY, LOADING.
     Moving,
     /// The node runs a script that takes long: BUSY.
     ScriptBusy,
@@ -96,7 +97,7 @@ pub struct CallFailure {
     pub cause: FailureCause,
     /// Whether the effect may have happened.
     pub outcome: EffectOutcome,
-    /// What happened, for people. It names the node and no keys of ours.
+    /// The description of the failure, for people. It names the node and no keys of ours.
     pub text: String,
 }
 
@@ -156,12 +157,12 @@ const REFUSED_WRITES: [(&str, &str); 2] = [
     ("NOREPLICAS", "start its replicas, or lower min-replicas-to-write"),
 ];
 
-/// What to do about a node that answers and takes no writes, by the text of a failure; none of other failures.
+/// The advice for a node that answers and takes no writes, by the text of a failure; none for other failures.
 pub fn write_advice(text: &str) -> Option<&'static str> {
     REFUSED_WRITES.iter().find(|(code, _)| text.contains(code)).map(|(_, advice)| *advice)
 }
 
-/// What to do about an error that a server answered.
+/// The step to take after an error that a server answered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) enum Advice {
     /// Nothing: the call has failed.

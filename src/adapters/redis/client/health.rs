@@ -14,11 +14,11 @@ use crate::client::reply::RedisReply;
 pub struct NodeReading {
     /// The node.
     pub address: String,
-    /// What it said.
+    /// The answer of the node.
     pub reading: Result<NodeFacts, CallFailure>,
 }
 
-/// What a server is.
+/// The product of a server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Product {
     /// Redis.
@@ -27,7 +27,7 @@ pub enum Product {
     Valkey,
 }
 
-/// What a node is to others.
+/// The role of a node towards others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Role {
     /// It takes writes.
@@ -36,10 +36,10 @@ pub enum Role {
     Replica,
 }
 
-/// What INFO says of a node.
+/// The facts of a node that INFO reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeFacts {
-    /// What it is.
+    /// The product of the node.
     pub product: Product,
     /// Its version.
     pub version: String,
@@ -59,7 +59,7 @@ pub struct NodeFacts {
     pub config: Option<NodeConfig>,
 }
 
-/// What CONFIG says of a node.
+/// The settings of a node that CONFIG reports.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeConfig {
     /// When the append-only file is synced: `always`, `everysec` or `no`.
@@ -78,14 +78,14 @@ pub struct NodeConfig {
     pub zset_listpack_value: u64,
 }
 
-/// What a node says of its memory.
+/// The memory of a node, as it reports it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NodeMemory {
     /// Bytes in use.
     pub used: u64,
     /// The most bytes that it may use; 0 without a limit.
     pub limit: u64,
-    /// What it does beyond the limit; `noeviction` loses nothing.
+    /// The eviction policy: what it does beyond the limit; `noeviction` loses nothing.
     pub policy: String,
 }
 

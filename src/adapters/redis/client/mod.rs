@@ -1,7 +1,8 @@
 //! A client of Redis and Valkey: a single server, a primary behind Sentinels, or a cluster.
 //!
-//! Every call goes to the primary of one slot and ends by its deadline. Its failure has a cause of a closed list and says
-//! whether its effect may have happened. A call is sent again only if the server refused it before it had an effect.
+//! Every call goes to the primary of one slot and ends by its deadline. Its failure has a cause of a closed list and
+//! says whether its effect may have happened. A call is sent again only if the server refused it before it had an
+//! effect.
 
 mod calls;
 mod command;
@@ -54,14 +55,14 @@ pub use reply::RedisReply;
 pub use slot::Slot;
 pub use subscriptions::NewsListener;
 
-/// What a client is opened with.
+/// The options with which a client is opened.
 #[derive(Clone, Debug)]
 pub struct ClientOptions {
-    /// Where the nodes are.
+    /// The deployment, with the addresses of its nodes.
     pub deployment: Deployment,
     /// The user of the nodes, if they require one.
     pub login: Option<Login>,
-    /// What connections need; none: they are in clear text.
+    /// The TLS of connections; none: they are in clear text.
     pub tls: Option<StoreTls>,
     /// How long a call may take, connecting and waiting for a slot that moves included.
     pub timeout: Duration,
@@ -121,8 +122,8 @@ impl RedisClient {
     /// Sends commands to the primary of their slot, in their order on one connection. Each has its own answer, in their
     /// order. At most `REDIS_COMMANDS_A_CALL_MAX`, whose keys all have this slot.
     ///
-    /// A command that failed without an effect is never done later. One that was refused for the moment is not sent again
-    /// once a later one of the call was done: the order is never turned round.
+    /// A command that failed without an effect is never done later. One that was refused for the moment is not sent
+    /// again once a later one of the call was done: the order is never turned round.
     pub async fn call(&self, slot: Slot, commands: Vec<RedisCommand>) -> CallAnswers {
         self.call_within(slot, commands, self.timeout).await
     }
@@ -146,8 +147,9 @@ impl RedisClient {
         answers.replies.pop().expect("each command has an answer")
     }
 
-    /// Makes sure that at least `replicas` replicas have everything that the node of `served` had answered before. The key
-    /// is one of the caller's own, of the slot of the call: it gets a new value, because only a connection that wrote waits.
+    /// Makes sure that at least `replicas` replicas have everything that the node of `served` had answered before. The
+    /// key is one of the caller's own, of the slot of the call. It gets a new value, because only a connection that
+    /// wrote waits.
     ///
     /// The effect of a failure is always unknown: the replicas may have it, or get it yet. A node that was restarted or
     /// demoted meanwhile is such a failure.
@@ -219,9 +221,9 @@ impl RedisClient {
         owners.map(|(address, slot)| (address.to_string(), slot)).collect()
     }
 
-    /// Comes back once an attempt to connect to the server of a slot has found that it became a replica, where no other one is asked
-    /// in its place. Calls go on trying until their deadlines, since it may be a primary again: who only asks how it is need not
-    /// wait for that. Whoever waits for it bounds the wait.
+    /// Comes back once an attempt to connect to the server of a slot has found that it became a replica, where no other
+    /// one is asked in its place. Calls go on trying until their deadlines, since it may be a primary again. A caller
+    /// that only asks how the server is need not wait for that. A caller that waits for it bounds the wait.
     pub async fn lone_replica(&self, slot: Slot) -> CallFailure {
         let last = || self.directory.node_of(slot).map_or((0, None), |node| node.last_failure());
         let (seen, _) = last();
@@ -262,8 +264,8 @@ impl RedisClient {
     }
 }
 
-/// Asks a node of a deployment for which no client can be opened, because its user lacks a right. It needs no right but that to the
-/// command, and to load the library where a function is missing. None if no node is known.
+/// Asks a node of a deployment for which no client can be opened, because its user lacks a right. It needs only the
+/// right to the command, and the right to load the library where a function is missing. None if no node is known.
 pub async fn ask_unopened(
     options: &ClientOptions,
     command: &RedisCommand,

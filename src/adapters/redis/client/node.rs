@@ -1,8 +1,8 @@
 //! One node: its connections, how many calls and bytes may be in flight to it, and how its calls end.
 //!
 //! A call that ends before its commands were given to a connection was not applied. Afterwards, without an answer, its
-//! effect may have happened. Once another node has taken the place of this one, it is retired: nothing more is sent to it,
-//! and its connections are closed.
+//! effect may have happened. Once another node has taken the place of this one, it is retired: nothing more is sent to
+//! it, and its connections are closed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +32,7 @@ pub(super) struct Node {
     endpoint: Endpoint,
     clock: Arc<dyn Clock>,
     connections: [ConnectionSlot; REDIS_CONNECTIONS],
-    /// Those that wait for its replicas.
+    /// The connections that wait for its replicas.
     wait_connections: [ConnectionSlot; REDIS_WAITS_AT_ONCE],
     retired: CancellationToken,
     outage: Arc<Outage>,
@@ -47,7 +47,7 @@ pub(super) struct Node {
 /// A call that may be sent: what it holds while it is in flight, and its connection.
 type Begun<'n> = ((SemaphorePermit<'n>, SemaphorePermit<'n>), &'n ConnectionSlot, Arc<Connection>);
 
-/// What became of commands that were given to a node.
+/// The outcome of commands that were given to a node.
 pub(super) enum Sent {
     /// Each has its answer.
     Answered(ServedBy, Vec<Judged>),
@@ -186,7 +186,8 @@ impl Node {
         self.connections.iter().chain(&self.wait_connections).for_each(ConnectionSlot::close);
     }
 
-    /// Another node has taken its place: sends nothing more to it. Calls in flight end at once, with an unknown outcome.
+    /// Retires the node because another one has taken its place: sends nothing more to it. Calls in flight end at once,
+    /// with an unknown outcome.
     pub(super) fn retire(&self) {
         self.retired.cancel();
         self.close();
@@ -207,8 +208,8 @@ impl Node {
         CallFailure::new(cause, format!("Redis at {}: another node has taken its place", self.endpoint.address))
     }
 
-    /// A connection, of those with the fewest calls in flight. While all of them are busy, a call makes another one; if it
-    /// cannot be made, a busy one serves.
+    /// A connection, of those with the fewest calls in flight. While all of them are busy, a call makes another one; if
+    /// it cannot be made, a busy one serves.
     async fn connection(&self) -> Result<(&ConnectionSlot, Arc<Connection>), CallFailure> {
         let with = |status| self.connections.iter().filter(move |slot| slot.status() == status);
         let up = with(ConnectionStatus::Up).min_by_key(|slot| slot.in_flight());

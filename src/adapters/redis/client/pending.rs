@@ -1,14 +1,14 @@
 //! The commands of one call and what has become of each: answered, failed, or still to be sent.
 //!
-//! Invariant: commands are done in their order. One that was refused for the moment is sent again only while no later one
-//! was done, or may have been.
+//! Invariant: commands are done in their order. One that was refused for the moment is sent again only while no later
+//! one was done, or may have been.
 
 use crate::client::command::RedisCommand;
 use crate::client::failure::{Advice, CallFailure, FailureCause};
 use crate::client::reply::RedisReply;
 use tallystone_ports::EffectOutcome;
 
-/// What a server answered to a command, or its error with what to do about it.
+/// The answer of a server to a command, or its error with the step to take after it.
 pub(super) type Judged = Result<RedisReply, (CallFailure, Advice)>;
 
 /// The commands of one call.
@@ -30,7 +30,8 @@ impl CommandsLeft {
         self.left.iter().map(|at| self.commands[*at].clone()).collect()
     }
 
-    /// Takes the answers to the commands that were sent. Answers why the first of those is to be sent again that are left.
+    /// Takes the answers to the commands that were sent. Answers the failure and the advice of the first command that
+    /// is to be sent again; none if none is left.
     pub(super) fn take(&mut self, answers: Vec<Judged>) -> Option<(CallFailure, Advice)> {
         let may_be_done = |answer: &Judged| match answer {
             Ok(_) => true,

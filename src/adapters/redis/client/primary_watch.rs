@@ -1,8 +1,9 @@
-//! Looks for primaries while calls go on: a primary that another one has replaced may go on answering for many seconds, and
-//! what it takes then is lost.
+//! Looks for primaries while calls go on. A primary that another one has replaced may go on answering for many seconds,
+//! and what it takes then is lost.
 //!
-//! Each Sentinel is asked every `REDIS_PRIMARY_ASKED_EVERY`, and at once when it publishes that a failover ended. A cluster is
-//! asked as often who owns which slot. Whether a primary still is one is asked where its subscriptions are (`news`).
+//! Each Sentinel is asked every `REDIS_PRIMARY_ASKED_EVERY`, and at once when it publishes that a failover ended. A
+//! cluster is asked as often for the owner of each slot. Whether a primary still is one is asked where its
+//! subscriptions are (`subscriptions`).
 
 use std::sync::Arc;
 
@@ -19,8 +20,8 @@ use crate::limits::{REDIS_LOOK_UP_WITHIN, REDIS_PRIMARY_ASKED_EVERY};
 use tallystone_coalesce::DetachedTasks;
 use tallystone_ports::Clock;
 
-/// What a Sentinel publishes when it begins to name another primary: the one that led the failover, and each other one that
-/// hears of it.
+/// The channels on which a Sentinel publishes that it begins to name another primary: the channel of the one that led
+/// the failover, and that of each other one that hears of it.
 const CHANNELS: [&str; 2] = ["+failover-state-reconf-slaves", "+switch-master"];
 
 /// The watch. It ends when it is closed or dropped.

@@ -1,8 +1,8 @@
 //! Waits until replicas have what their primary answered, on connections of their own: WAIT holds up its connection.
 //!
-//! WAIT covers what its own connection wrote, and since Redis 7.2 a connection that wrote nothing waits for nothing. So each
-//! round trip writes a key first: what the primary answered on other connections before lies before it in the stream of
-//! replication. Callers that come while round trips are out share the next one.
+//! WAIT covers what its own connection wrote, and since Redis 7.2 a connection that wrote nothing waits for nothing. So
+//! each round trip writes a key first: everything that the primary answered on other connections before lies before it
+//! in the stream of replication. Callers that come while round trips are out share the next one.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! What the Sentinels say: the address of the primary and the config epoch, by which a later failover is told from an earlier
-//! one; and which of them is believed where they differ.
+//! The words of the Sentinels: the address of the primary and the config epoch, which tells a later failover from an
+//! earlier one; and the choice of the one that is believed where they differ.
 //!
-//! Invariant: a Sentinel that has not heard of a failover yet never moves anybody back. Among Sentinels the newest config
-//! epoch counts, so a single one that names it is enough.
+//! Invariant: a Sentinel that has not heard of a failover yet never moves a caller back. Among Sentinels the newest
+//! config epoch counts, so a single one that names it is enough.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::client::reply::RedisReply;
 use crate::client::slot_map::address_of;
 use crate::limits::{REDIS_OLDER_VIEW_AFTER, REDIS_SENTINEL_WORD_COUNTS};
 
-/// What a Sentinel says of its primary.
+/// The word of a Sentinel on its primary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct SentinelWord {
     /// The number of its last failover; none if the Sentinel does not tell it.
@@ -21,8 +21,8 @@ pub(super) struct SentinelWord {
     pub(super) address: Arc<str>,
 }
 
-/// The questions that a Sentinel is asked together. The epoch comes first: if a failover ends between both answers, its address
-/// stands beside an older epoch, and not the other way round.
+/// The questions that a Sentinel is asked together. The epoch comes first: if a failover ends between both answers, its
+/// address is with an older epoch, and not the other way round.
 pub(super) fn questions(primary: &str) -> Vec<RedisCommand> {
     let of = |what: &str| RedisCommand::new("SENTINEL").arg(what).arg(primary);
     vec![of("master"), of("get-master-addr-by-name")]
@@ -82,8 +82,8 @@ impl Believed {
     ///
     /// - A newer epoch counts at once.
     /// - At the same epoch another address counts if more than half of all Sentinels name it.
-    /// - At an older epoch too, but only if nobody has named the believed primary for `REDIS_OLDER_VIEW_AFTER`: somebody has
-    ///   set the Sentinels up anew.
+    /// - At an older epoch too, but only if no Sentinel has named the believed primary for `REDIS_OLDER_VIEW_AFTER`:
+    ///   the Sentinels were set up again.
     pub(super) fn primary(&mut self, now: Duration) -> Option<Arc<str>> {
         let is_fresh = |heard_at: &Duration| now.saturating_sub(*heard_at) <= REDIS_SENTINEL_WORD_COUNTS;
         let fresh: Vec<&SentinelWord> =

@@ -1,5 +1,5 @@
-//! Slots of keys: CRC16 (XMODEM) of the key, or of the part between the first `{` and the next `}`, modulo 16,384, as the
-//! cluster specification of Redis says.
+//! Slots of keys: CRC16 (XMODEM) of the key, or of the part between the first `{` and the next `}`, modulo 16,384, as
+//! the cluster specification of Redis says.
 
 /// The slots of a cluster.
 pub const SLOTS: u16 = 16_384;

@@ -1,4 +1,4 @@
-//! Which node owns each slot. On a server that is no cluster, its one primary owns all of them.
+//! The node that owns each slot. On a server that is no cluster, its one primary owns all of them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -44,8 +44,8 @@ impl SlotMap {
         Self { owners: vec![owner], owner_of: vec![1; usize::from(SLOTS)], ..Self::empty() }
     }
 
-    /// Reads an answer to CLUSTER SLOTS: ranges of slots, each with its primary and then its replicas. A node that does not
-    /// know its own host leaves it empty: it is the host that was asked.
+    /// Reads an answer to CLUSTER SLOTS: ranges of slots, each with its primary and then its replicas. A node that does
+    /// not know its own host leaves it empty: it is the host that was asked.
     pub(super) fn read(reply: RedisReply, asked: &str) -> Result<Self, CallFailure> {
         let mut map = Self::empty();
         for range in reply.into_list()? {
@@ -68,8 +68,8 @@ impl SlotMap {
         Ok(map)
     }
 
-    /// Takes over the config epochs of owners from an answer to CLUSTER NODES: lines whose first word is the id of a node, and
-    /// whose seventh its epoch.
+    /// Takes over the config epochs of owners from an answer to CLUSTER NODES: lines whose first word is the id of a
+    /// node, and whose seventh its epoch.
     pub(super) fn learn_epochs(&mut self, nodes: &str) {
         let epochs: HashMap<&str, u64> = nodes
             .lines()
@@ -88,9 +88,9 @@ impl SlotMap {
         self.owners.iter().any(|owner| owner.epoch.is_none())
     }
 
-    /// This reading, over what was known before it. A slot whose new owner claims it with a lower config epoch keeps the
-    /// known one, and so does one without an owner: the node that was asked knows less. After `REDIS_OLDER_VIEW_AFTER`
-    /// without another word the reading counts all the same: the cluster was made anew.
+    /// This reading, over what was known before it. A slot whose new owner claims it with a lower config epoch keeps
+    /// the known one, and so does one without an owner: the node that was asked knows less. After
+    /// `REDIS_OLDER_VIEW_AFTER` without another word the reading counts all the same: the cluster was made again.
     pub(super) fn over(mut self, known: &Self, now: Duration) -> Self {
         for owner in &mut self.owners {
             let before = known.owners.iter().find(|known| known.address == owner.address);
@@ -127,7 +127,8 @@ impl SlotMap {
         self.kept_since.remove(&slot.number());
     }
 
-    /// The place of an owner in the list, to which it comes if it is new. Beyond the bound it has none, until the next reading.
+    /// The place of an owner in the list, to which it comes if it is new. Beyond the bound it has none, until the next
+    /// reading.
     fn place_of(&mut self, owner: &Owner) -> u16 {
         let known = self.owners.iter().position(|known| known.address == owner.address);
         let at = known.unwrap_or_else(|| {

@@ -1,7 +1,7 @@
 //! Subscriptions to channels: one connection to each node that serves channels, checked every `REDIS_PING_EVERY`.
 //!
-//! On a cluster a channel belongs to a slot and moves with it. The listener is told once when a subscription is lost, and
-//! when it holds again: whatever was published in between is missed.
+//! On a cluster a channel belongs to a slot and moves with it. A lost subscription is reported to the listener once,
+//! and so is its return: whatever was published in between is missed.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -54,8 +54,8 @@ struct Wanted {
     followed: HashSet<Arc<str>>,
 }
 
-/// The channels that one connection is subscribed to, by what the server confirms: it also ends subscriptions by itself, and
-/// then its confirmations and our requests do not match by number.
+/// The channels that one connection is subscribed to, by what the server confirms. It also ends subscriptions by
+/// itself, and then its confirmations and our requests do not match by number.
 #[derive(Default)]
 struct Held {
     state: Mutex<HeldState>,
@@ -65,9 +65,9 @@ struct Held {
 #[derive(Default)]
 struct HeldState {
     channels: HashSet<Arc<str>>,
-    /// Those of them that the listener is not told of yet.
+    /// The channels whose subscription is not reported to the listener yet.
     untold: Vec<String>,
-    /// Those that are being left on purpose.
+    /// The channels that are being left on purpose.
     leaving: HashSet<Arc<str>>,
 }
 
@@ -184,7 +184,8 @@ impl Subscriptions {
                 }
                 Err(failure) => outage.record_failure(self.clock.elapsed(), &failure),
             }
-            // Whatever ended it, the channels may be elsewhere. A look-up that fails is made again after the next failure.
+            // Whatever ended it, the channels may be elsewhere. A look-up that fails is made again after the next
+            // failure.
             let _ = self.directory.look_up(seen).await;
             let pause = outage.pause_left(self.clock.elapsed());
             tokio::select! {
@@ -303,7 +304,7 @@ impl Subscriptions {
         deadline.meet(connection.send(&commands)).await?.ok().map(drop)
     }
 
-    /// What the node answers in time that it is: one that was demoted publishes too late, or nothing.
+    /// The role that the node answers in time: one that was demoted publishes too late, or nothing.
     async fn role(&self, connection: &Connection) -> Option<Role> {
         let deadline = Deadline::after(REDIS_PING_WITHIN, &self.clock);
         let answers = deadline.meet(connection.send(&[RedisCommand::new("ROLE")])).await?.ok()?;

@@ -163,7 +163,7 @@ fn mode(sent: i32) -> Result<ExperimentMode, Reject> {
     }
 }
 
-/// What a reader must know of an experiment whose counters are older than it.
+/// The banner of an experiment whose counters are older than the experiment; none for any other.
 pub fn older_counts_banner(experiment: &CatalogExperiment) -> Option<String> {
     let before = experiment.settings.exposures_before.filter(|before| *before > 0)?;
     let created = time::text(experiment.created);
@@ -173,7 +173,7 @@ pub fn older_counts_banner(experiment: &CatalogExperiment) -> Option<String> {
     ))
 }
 
-/// What a reader must know of an experiment that was sent, while one is kept under its name.
+/// The banner of an experiment that was sent, while one is kept under its name.
 pub fn kept_banner(spec: &ExperimentSpec, kept: &CatalogExperiment) -> String {
     let name = &spec.name;
     match kept.settings.spec == *spec {
@@ -217,7 +217,7 @@ fn without_rate(spec: &ExperimentSpec, found: &ExperimentComparison) -> Option<S
     (!above.is_empty()).then(|| format!("NO RATE: {} {text}", above.join(", ")))
 }
 
-/// What a reader of a stopped experiment must know; empty while it goes on.
+/// The banner of a stopped experiment; none while it goes on.
 pub fn stopped_banner(experiment: &CatalogExperiment) -> Option<String> {
     let stopped = time::text(experiment.settings.stopped?);
     Some(format!("STOPPED at {stopped}: what was added to its counters since then counts too"))
@@ -338,8 +338,8 @@ fn doubt(spec: &ExperimentSpec, found: &ExperimentComparison, doubt: &Experiment
     wire::ExperimentDoubt { kind: kind.into(), counter_name, text }
 }
 
-/// The shares of the arms in percent, found and declared: `50.9 : 49.1, declared 50.0 : 50.0`. They have as many digits as it
-/// takes to see that they differ.
+/// The shares of the arms in percent, found and declared: `50.9 : 49.1, declared 50.0 : 50.0`. They have as many digits
+/// as it takes to see that they differ.
 fn split(spec: &ExperimentSpec, found: &ExperimentComparison) -> String {
     // Shares of more exposures than a float holds exactly still have their first three digits.
     let exposures: Vec<f64> = found.arms.iter().map(|arm| arm.exposures as f64).collect();
@@ -362,7 +362,7 @@ fn split_text(found: &[f64], declared: &[f64]) -> String {
     format!("{found}, declared {declared}")
 }
 
-/// What a reader must know beside the numbers.
+/// The banners of a look: what a reader must know besides the numbers.
 fn banners(spec: &ExperimentSpec, found: &ExperimentComparison) -> Vec<String> {
     let namespace = &spec.namespace;
     let estimate = (found.estimates != Estimates::None)

@@ -281,7 +281,7 @@ fn time_of(field: &str, sent: Option<prost_types::Timestamp>) -> Result<Option<T
     sent.map(read).transpose().map_err(|reject| ApiError::from(reject).at(field))
 }
 
-/// Where a page of looks begins; none on the first page.
+/// The time at which a page of looks begins; none on the first page.
 fn begin_of(paged: &PagedRequest, token: &str) -> Result<Option<Timestamp>, Reject> {
     let Some(cursor) = paged.cursor(token)? else { return Ok(None) };
     let micros = cursor.try_into().map(i64::from_be_bytes).map_err(|_| paging::refuse())?;

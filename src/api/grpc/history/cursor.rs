@@ -7,7 +7,7 @@ use tallystone_domain::queue::messages::message::MessageKey;
 use tallystone_domain::queue::transition::RowPosition;
 use tallystone_engine::history::TraceCursor;
 
-/// What follows the flag of an optional position.
+/// The flags before an optional position: there is none, there is one, or there is one of a lease that has expired.
 const NONE: u8 = 0;
 const RUNNING: u8 = 1;
 const EXPIRED: u8 = 2;

@@ -32,7 +32,7 @@ const OTHER_STORE: &str = "the history belongs to another queue store, so this s
 pub struct HistoryApi {
     history: Result<Sealed<HistoryReader>, ApiError>,
     historian: Result<Sealed<Historian>, ApiError>,
-    /// What knows the queues of operations.
+    /// The queues, which know the queue of each operation.
     queues: Option<Sealed<Queues>>,
 }
 

@@ -14,7 +14,7 @@ use tallystone_proto::queue::v1 as wire;
 /// How long a purge call waits for its operation, which then continues in the background.
 const PURGE_WAIT: Duration = Duration::from_secs(1);
 
-/// Who asks: for quotas, and as people are told.
+/// The caller that asks: its id for quotas, and its name as it is shown to people.
 type AskedBy = (CallerId, String);
 
 impl QueuesApi {

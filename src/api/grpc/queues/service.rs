@@ -50,8 +50,8 @@ impl QueuesApi {
     }
 }
 
-/// Reads an operation. One about a queue that the caller may not touch, or of another principal unless the caller is admin of
-/// the queue, is hidden as one that does not exist. The id of the answer has no seal.
+/// Reads an operation. One about a queue that the caller may not touch, or of another principal unless the caller is
+/// admin of the queue, is hidden as one that does not exist. The id of the answer has no seal.
 pub(in crate::grpc) async fn shown_operation(
     queues: &Queues,
     list: &ListRights,

@@ -1,7 +1,7 @@
 //! Queues between the wire and the domain.
 //!
-//! Where a setting may not be zero or empty, zero and empty mean absent. Where it may, the field is optional. All
-//! errors of a message are reported together.
+//! For a setting that may not be zero or empty, zero and empty mean absent. For one that may, the field is optional.
+//! All errors of a message are reported together.
 
 use std::fmt::Display;
 use std::time::Duration;

@@ -1,8 +1,8 @@
 //! Actions: a page that says what one would do, then a form that does it.
 //!
-//! A form carries a token. A second post of it leads to the page of the first and does nothing, and the calls carry the token
-//! too, so a purge stays one purge across a restart. Other content under the token of a form that was done is refused. What
-//! destroys wants the name of the queue typed.
+//! A form carries a token. A second post of it leads to the page of the first and does nothing, and the calls carry the
+//! token too, so a purge stays one purge across a restart. Other content under the token of a form that was done is
+//! refused. An act that destroys wants the name of the queue typed.
 
 mod kind;
 mod outcome;
@@ -33,7 +33,8 @@ pub use selection::{SelectedAct, buttons};
 const ACT_WAIT: Duration = Duration::from_secs(10);
 const OTHER_CONTENT: &str = "This form was sent before with other content; open its page again. Nothing was done.";
 
-/// The links to the acts of a queue, each with the role that the caller lacks for it. Only an exclusive queue has values.
+/// The links to the acts of a queue, each with the role that the caller lacks for it. Only an exclusive queue has
+/// values.
 pub fn of_queue(calls: &InProcessClient, queue: &str, is_exclusive: bool) -> Vec<(ActionLink, Option<AccessRole>)> {
     let is_of_queue = |act| act != ConsoleAction::Cancel && (is_exclusive || act != ConsoleAction::Limit);
     let acts = ACTIONS.into_iter().filter(|(act, ..)| is_of_queue(*act));
@@ -57,8 +58,8 @@ pub fn of_error(calls: &InProcessClient, queue: &str, signature: &str) -> [(Acti
     ]
 }
 
-/// The link that removes the messages of a state that are over, with the role that the caller lacks for it; none for a state of
-/// messages that are not over.
+/// The link that removes the messages of a state that are over, with the role that the caller lacks for it; none for a
+/// state of messages that are not over.
 pub fn purge_of(calls: &InProcessClient, queue: &str, state: &str) -> Option<(ActionLink, Option<AccessRole>)> {
     let (state, text) = match OVER.into_iter().find(|(known, _)| *known == state)? {
         (state, pb::MessageState::Completed) => (state, "Purge completed messages"),

@@ -1,7 +1,7 @@
 //! Bodies of forms, which are read before anything is answered.
 //!
-//! A client over HTTP/2 that still sends its form when a refusal comes may take the end of its stream for an error, and never show
-//! why it was refused.
+//! A client over HTTP/2 that still sends its form when a refusal comes may take the end of its stream for an error, and
+//! never show why it was refused.
 
 use std::time::Duration;
 

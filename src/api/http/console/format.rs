@@ -8,7 +8,7 @@ use tallystone_domain::Reason;
 /// The priorities that are read as times: milliseconds from September 2001 to the end of 2099.
 const TIME_PRIORITIES: std::ops::Range<i64> = 1_000_000_000_000..4_102_444_800_000;
 
-/// What stands for a number that is not known.
+/// The text for a number that is not known.
 pub const UNKNOWN: &str = "–";
 
 /// A whole number with its thousands apart.
@@ -116,7 +116,8 @@ pub fn ago(at: i64, now: i64) -> String {
     }
 }
 
-/// The time that a priority is. Those that nobody chose are times in milliseconds, so numbers from 2001 to 2100 are read so.
+/// The time that a priority is, if it is one. Priorities that no caller chose are times in milliseconds, so numbers
+/// from 2001 to 2100 are read as times.
 pub fn priority_time(priority: Option<i64>) -> Option<WireTimestamp> {
     let millis = priority.filter(|millis| TIME_PRIORITIES.contains(millis))?;
     let nanos = i32::try_from(millis % 1_000 * 1_000_000).ok()?;

@@ -31,7 +31,7 @@ const LEAST_WAIT: Duration = Duration::from_millis(100);
 #[derive(Clone)]
 pub struct InProcessClient {
     pub context: ConsoleContext,
-    /// Who asks; none where callers need not say.
+    /// The identity of the caller; none where callers need not say who they are.
     identity: Option<Arc<Identity>>,
     caller: Arc<Caller>,
     headers: HeaderMap,
@@ -72,15 +72,15 @@ impl InProcessClient {
         self.identity.as_ref().map(|identity| identity.account.take(KeyQuota::Streams)).transpose()
     }
 
-    /// Who acts, as the audit names callers.
+    /// The caller that acts, as the audit names callers.
     pub fn actor(&self) -> String {
         let named = self.headers.get(ACTOR_METADATA).map(|word| claimed(word.as_bytes()));
         let actor = actor_named(self.identity.as_ref().map(|identity| &identity.principal), named.as_deref());
         actor.unwrap_or_else(|| self.caller.peer.ip().to_string())
     }
 
-    /// The role that the caller lacks for calls of a method on a thing; none where it may make them. The call itself decides:
-    /// this is for what a page offers.
+    /// The role that the caller lacks for calls of a method on a thing; none where it may make them. The call itself
+    /// decides: this is for what a page offers.
     pub fn lacks(&self, method: &str, on: AccessResource<'_>) -> Option<AccessRole> {
         let role = self.context.methods.public(&format!("/{method}")).ok()?.role?;
         let identity = self.identity.as_ref()?;
@@ -93,7 +93,7 @@ impl InProcessClient {
         AgeChip::of("live", Some(&now), Some(&now), false)
     }
 
-    /// Why queues are not served; none while they are.
+    /// The reason why queues are not served; none while they are.
     pub fn queues_away(&self) -> Option<String> {
         self.context.health.queues_away()
     }

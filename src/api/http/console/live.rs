@@ -1,7 +1,7 @@
-//! What changes on a page as one stream of events: once a second the age, and the rows and parts that changed.
+//! The changes of a page as one stream of events: once a second the age, and the rows and parts that changed.
 //!
-//! A part is a section as the page has it, rendered and escaped here too. An event of a stream says all that it follows, or
-//! what is new since the event before it.
+//! A part is a section as the page has it, rendered and escaped here too. An event of a stream says all that it
+//! follows, or what is new since the event before it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -41,14 +41,14 @@ struct LiveStream {
     calls: InProcessClient,
     query: PageQuery,
     read_only: bool,
-    /// What was sent last; none before the first event.
+    /// The reading that was sent last; none before the first event.
     sent: Option<LiveReading>,
     has_begun: bool,
     _permit: OwnedSemaphorePermit,
     _place: Option<AccountPermit>,
 }
 
-/// What an event says.
+/// The content of an event.
 #[derive(Default)]
 struct LiveReading {
     as_of: Option<prost_types::Timestamp>,
@@ -59,7 +59,8 @@ struct LiveReading {
     parts: BTreeMap<&'static str, String>,
 }
 
-/// Answers the stream of a page, or 503 when there are too many streams, or 429 when the caller has as many as its quota allows.
+/// Answers the stream of a page, or 503 when there are too many streams, or 429 when the caller has as many as its
+/// quota allows.
 pub fn answer(calls: InProcessClient, query: PageQuery, read_only: bool, streams: &Arc<Semaphore>) -> Response<Body> {
     let Ok(permit) = Arc::clone(streams).try_acquire_owned() else {
         let mut response = text(StatusCode::SERVICE_UNAVAILABLE, "too many pages are live; try again\n".to_owned());

@@ -1,9 +1,9 @@
 //! The console: pages for people under `/console/`, rendered here, working without scripts.
 //!
-//! Every number comes from a call that others may make too, through `ask`. `view` is what pages consist of, `render` writes
-//! it as HTML, `pages` has one file for each question, `session` knows who asks. Names are in queries and links are relative,
-//! so any proxy prefix works. Invariant: each answer has the policy that forbids foreign scripts, and no request of a foreign
-//! origin or host is answered.
+//! Every number comes from a call that others may make too, through `in_process_client`. `view` has the parts of pages, `render`
+//! writes it as HTML, `pages` has one file for each question, `session` finds out who asks. Names are in queries and
+//! links are relative, so any proxy prefix works. Invariant: each answer has the policy that forbids foreign scripts,
+//! and no request of a foreign origin or host is answered.
 
 mod action;
 mod assets;
@@ -47,9 +47,9 @@ use pages::messages::MessageOffers;
 use query::{PageQuery, link};
 use view::{Page, PageFailure};
 
-/// Where the pages lie.
+/// The path of the pages.
 pub const CONSOLE_ROOT: &str = "/console/";
-/// Where a key is shown, as the audit names it.
+/// The path at which a key is shown, as the audit names it.
 const SIGN_IN: &str = "/console/sign-in";
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; \
                       form-action 'self'; base-uri 'none'; frame-ancestors 'none'";
@@ -58,7 +58,7 @@ const FORMS: [&str; 4] = ["act", "payload", "sign-in", "sign-out"];
 const READ_ONLY: &str = "The console is read-only: console.read_only is set. Nothing was done.";
 const NO_PAYLOADS: &str = "The console shows no payloads: console.show_payloads is not set.";
 
-/// What an operator may set about the console.
+/// The settings of the console, which an operator may change.
 #[derive(Clone, Debug)]
 pub struct ConsoleSettings {
     /// Whether there is a console.
@@ -78,7 +78,7 @@ pub struct Console {
     forms: PostedForms,
 }
 
-/// What a request of the console needs of the server.
+/// The parts of the server that a request of the console needs.
 #[derive(Clone)]
 pub struct ConsoleContext {
     pub methods: Arc<Methods>,
@@ -109,7 +109,7 @@ impl Console {
         self.settings.enabled
     }
 
-    /// Where the front page sends a browser; none if it shows its text.
+    /// The redirect of a browser from the front page; none if the page shows its text.
     pub fn front<B>(&self, request: &Request<B>) -> Option<Response<Body>> {
         let accept = request.headers().get(header::ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
         let is_front = request.uri().path() == "/" && [Method::GET, Method::HEAD].contains(request.method());
@@ -248,7 +248,7 @@ impl Console {
         }
     }
 
-    /// Why a request is refused that another site may have sent.
+    /// The reason to refuse a request that another site may have sent; none if it is not refused.
     fn refused_origin<B>(&self, request: &Request<B>) -> Option<String> {
         let shown = |text: &str| text.chars().take(200).collect::<String>();
         if let Some(host) = self.settings.hosts.rejected_host(request) {
@@ -261,8 +261,9 @@ impl Console {
     }
 }
 
-/// Why a form is refused that a page of another site may have sent. A link of another site may lead here, but only pages of the
-/// console send forms to it. Asked after the caller is known: a form of another site has no caller by a certificate.
+/// The refusal of a form that a page of another site may have sent; none for any other form. A link of another site may
+/// lead here, but only pages of the console send forms to it. Asked after the caller is known: a form of another site
+/// has no caller by a certificate.
 fn refused_form<B>(request: &Request<B>) -> Option<Response<Body>> {
     let other = foreign_page(request, header::REFERER)
         .or_else(|| session::is_of_other_site(request.headers()).then(|| "a page of another site".to_owned()));
@@ -326,12 +327,12 @@ fn with_cookie(mut response: Response<Body>, cookie: Option<HeaderValue>) -> Res
     response
 }
 
-/// What somebody whose key has ended is told about a form: the browser still has what was typed into it.
+/// The answer to a form of a caller whose key has ended. The browser still has what was typed into the form.
 const SIGNED_OUT: &str = "sign in first; nothing was done\n\nSign in at /console/sign-in in another tab, then come back to this one, go \
                           back to the form and send it again.\n";
 
-/// Leads somebody without a valid key to the page that asks for one. A key that has ended is forgotten, so that a certificate
-/// counts from the next request on.
+/// Leads a caller without a valid key to the page that asks for one. A key that has ended is forgotten, so that a
+/// certificate counts from the next request on.
 fn unknown_caller(request: &Request<Body>, place: &str) -> Response<Body> {
     let forgotten = session::has_cookie(request.headers()).then(|| session::sign_out(request.headers())).flatten();
     if place == "live" || request.method() == Method::POST {

@@ -7,7 +7,8 @@ use tonic::Status;
 use super::in_process_client::InProcessClient;
 use tallystone_proto::queue::v1 as pb;
 
-/// How long an action waits for the end of its operation. Most are over at once, and an operator should not wait longer.
+/// How long an action waits for the end of its operation. Most are over at once, and an operator should not wait
+/// longer.
 const END_WAIT: Duration = Duration::from_secs(2);
 /// The first and the longest pause between two looks at the operation.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_millis(250));

@@ -16,7 +16,7 @@ use tallystone_proto::queue::v1 as pb;
 
 /// The method that reads a message with its payload.
 pub const GET_MESSAGE: &str = "tallystone.queue.v1.QueueService/GetMessage";
-/// What the audit calls it.
+/// The name of the action in the audit.
 const ACTION: &str = "RevealPayload";
 
 /// The page that asks why.

@@ -4,7 +4,7 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use tonic::Status;
 use xxhash_rust::xxh3::Xxh3;
 
-/// What is escaped in the values of links.
+/// The characters that are escaped in the values of links.
 const ESCAPED: AsciiSet = NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
 
 /// The letters of an unknown value that a page shows.

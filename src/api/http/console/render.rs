@@ -19,7 +19,7 @@ const BRAND: &str = "<svg viewBox=\"0 0 24 24\" width=\"22\" height=\"22\" aria-
                      <path d=\"M5 4v16M10 4v16M15 4v16M20 4v16M2 17 22 7\" fill=\"none\" stroke=\"currentColor\" \
                      stroke-width=\"2\" stroke-linecap=\"round\"/></svg><span>Tallystone</span></a>";
 
-/// What `?` shows where scripts run.
+/// The help on keys, which `?` shows where scripts run.
 const KEYS: &str = "<p id=\"keys\" hidden>Keys: <kbd>/</kbd> filter, <kbd>j</kbd> <kbd>k</kbd> rows, <kbd>x</kbd> selects a row, <kbd>p</kbd> pause, \
                     <kbd>t</kbd> theme, <kbd>g</kbd> and <kbd>o</kbd> queues, <kbd>c</kbd> counters, <kbd>e</kbd> experiments, \
                     <kbd>h</kbd> health, <kbd>a</kbd> audit</p>";
@@ -54,7 +54,7 @@ struct Html {
     written: String,
     /// The time of the page in milliseconds since 1970, from which ages count; none where it has no ages.
     now: Option<i64>,
-    /// What its links begin with.
+    /// The beginning of its links.
     up: String,
     /// Whether it is a part for a page that scripts keep up to date. They write its ages.
     is_live: bool,
@@ -208,7 +208,7 @@ fn age(html: &mut Html, chip: &AgeChip) {
     html.raw("</span>");
 }
 
-/// What is inside a section, for live updates.
+/// The markup inside a section, for live updates.
 pub fn part(section: &Section) -> String {
     let mut html = Html { is_live: true, ..Html::default() };
     content(&mut html, section);

@@ -1,9 +1,9 @@
-//! Sign-in: where callers must show an API key, a browser keeps one in a cookie until it is closed. A browser that shows the
-//! certificate of a client needs none.
+//! Sign-in: where callers must show an API key, a browser keeps one in a cookie until it is closed. A browser that
+//! shows the certificate of a client needs none.
 //!
-//! The cookie holds the key itself, so every server of a fleet knows it, and it ends when the key ends. Scripts cannot read it,
-//! and no page of another site makes a browser send it. Invariant: the key is checked with each request, by the check of the
-//! gateway.
+//! The cookie holds the key itself, so every server of a fleet knows it, and it ends when the key ends. Scripts cannot
+//! read it, and no page of another site makes a browser send it. Invariant: the key is checked with each request, by
+//! the check of the gateway.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use tallystone_engine::access::Identity;
 
 const COOKIE: &str = "tallystone-key";
 
-/// Finds out who sent a request: by its header `authorization`, else by its cookie, else by the certificate of its connection.
-/// None: callers need not say.
+/// Finds out who sent a request: by its header `authorization`, else by its cookie, else by the certificate of its
+/// connection. None: callers need not say.
 pub async fn caller(
     check: &IdentityCheck,
     sent: &HeaderMap,

@@ -1,4 +1,5 @@
-//! Commands and calls for a shell that answer what a page shows, or do what it does, at the server that the page is from.
+//! Commands and calls for a shell that answer what a page shows, or do what it does, at the server that the page is
+//! from.
 
 use http::{HeaderMap, Request, header};
 use serde_json::Value;
@@ -6,7 +7,7 @@ use serde_json::Value;
 use super::view::Section;
 use tallystone_domain::shell_word::shell_word;
 
-/// Where commands reach a server without an option.
+/// The addresses at which commands reach a server without an option.
 const DEFAULT_HOSTS: [&str; 2] = ["127.0.0.1:7450", "localhost:7450"];
 const KEY_HINT: &str = "# with your API key in TALLYSTONE_KEY";
 

@@ -1,4 +1,4 @@
-//! What a page consists of. `render` writes every page, so all look and work alike.
+//! The parts of a page. `render` writes every page, so all look and work alike.
 
 use http::StatusCode;
 use prost_types::Timestamp as WireTimestamp;
@@ -25,14 +25,14 @@ pub struct Page {
     pub age: Option<AgeChip>,
     pub notices: Vec<PageNotice>,
     pub sections: Vec<Section>,
-    /// Where its numbers are streamed from.
+    /// The address from which its numbers are streamed, if they are.
     pub live: Option<String>,
     pub footer: String,
     /// When it was made, in milliseconds since 1970; none where it has no ages.
     pub now: Option<i64>,
-    /// What leads from its folder to that of the console, before each of its links; empty for pages that lie there.
+    /// The path from its folder to that of the console, before each of its links; empty for pages that lie there.
     pub up: String,
-    /// Who is signed in; empty where callers need not say.
+    /// The name of the signed-in caller; empty where callers need not say who they are.
     pub user: String,
     pub assets: &'static AssetLinks,
 }
@@ -83,7 +83,7 @@ pub struct Section {
     pub facts: Vec<Fact>,
     pub chart: Option<ChartView>,
     pub filter: Option<FilterForm>,
-    /// What may be done with rows of the table that are selected.
+    /// The actions on selected rows of the table.
     pub selection: Option<SelectionForm>,
     pub table: Option<TableView>,
     pub empty: String,
@@ -153,7 +153,7 @@ pub struct ActionForm {
     pub testid: &'static str,
     /// `danger` for what destroys.
     pub class: &'static str,
-    /// Where it may be given up; empty without such a place.
+    /// The address to which giving up the form leads; empty without such a place.
     pub back: String,
 }
 
@@ -196,9 +196,9 @@ pub struct TableRow {
 
 /// The box that selects a row.
 pub struct RowPick {
-    /// What the form says of a selected row.
+    /// The value of a selected row in the form.
     pub value: String,
-    /// What is selected, in words.
+    /// The selected thing, in words.
     pub label: String,
     pub checked: bool,
 }
@@ -206,7 +206,7 @@ pub struct RowPick {
 /// A form around a table whose rows can be selected. It leads to a page that asks before anything is done.
 pub struct SelectionForm {
     pub fields: Vec<FormField>,
-    /// What may be done with what is selected: the names and the words of the buttons, and their classes.
+    /// The actions on the selection: the names and the words of the buttons, and their classes.
     pub buttons: Vec<(&'static str, &'static str, &'static str)>,
     /// The same page with all rows selected, or with none if all are.
     pub other: TextLink,
@@ -225,9 +225,9 @@ pub struct TableCell {
     pub class: &'static str,
     pub interval: Option<IntervalMark>,
     pub sparkline: Option<Sparkline>,
-    /// What is done so far, and what is to do in all.
+    /// The amount that is done so far, and the amount in all.
     pub progress: Option<(i64, i64)>,
-    /// What may be done with the row.
+    /// The actions on the row.
     pub buttons: Vec<ActionLink>,
 }
 
@@ -235,7 +235,7 @@ pub struct TableCell {
 pub struct Sparkline {
     /// Its way in a drawing of 100 by 20.
     pub path: String,
-    /// What its height stands for, in words.
+    /// The meaning of its height, in words.
     pub text: String,
 }
 
@@ -245,20 +245,20 @@ pub struct IntervalMark {
     pub lower: i64,
     pub upper: i64,
     pub middle: i64,
-    /// Where 0 lies, if it is drawn.
+    /// The place of 0, if it is drawn.
     pub zero: Option<i64>,
 }
 
 /// Lines over time.
 pub struct ChartView {
-    /// What it shows, in words.
+    /// The meaning of the chart, in words.
     pub label: String,
     pub lines: Vec<ChartLine>,
-    /// What its height stands for.
+    /// The meaning of its height.
     pub most: String,
     /// The numbers at its top, in its middle and at its bottom.
     pub scale: [String; 3],
-    /// What numbers of lines are, such as `per second`.
+    /// The unit of the numbers of its lines, such as `per second`.
     pub unit: &'static str,
     /// The time of each point, in milliseconds since 1970.
     pub times: Vec<i64>,
@@ -276,7 +276,7 @@ pub struct ChartLine {
     pub values: Vec<String>,
 }
 
-/// Why a page cannot be shown.
+/// The reason why a page cannot be shown.
 pub struct PageFailure {
     status: StatusCode,
     heading: &'static str,

@@ -1,5 +1,5 @@
-//! Selects errored messages on the client, where the protocol cannot: no call selects messages without an error signature.
-//! Messages are read first and then passed to one call each, so messages that fail later stay.
+//! Selects errored messages on the client, where the protocol cannot: no call selects messages without an error
+//! signature. Messages are read first and then passed to one call each, so messages that fail later stay.
 
 use crate::dead_letters::groups::signature_of;
 use crate::operations::OperationFollower;

@@ -1,4 +1,5 @@
-//! `demo ab-test`: three experiments. In one an arm is higher, in one nothing differs, in one the arms are filled wrongly.
+//! `demo ab-test`: three experiments. In one an arm is higher, in one nothing differs, in one the arms are filled
+//! wrongly.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -103,7 +104,7 @@ impl DemoExperiment {
         ["A", "B"].into_iter().flat_map(of_arm).collect()
     }
 
-    /// What so many users add, exposures before conversions.
+    /// The adds of so many users, exposures before conversions.
     fn users(&self, numbers: &mut SeededNumbers, users: u64) -> Vec<(String, i64)> {
         let (mut exposures, mut conversions) = ([0, 0], [0, 0]);
         for _ in 0..users {
@@ -171,8 +172,8 @@ async fn compare(
     Ok(())
 }
 
-/// Removes the experiments of the demo and clears their counters. Returns what there was. An experiment of somebody else is
-/// refused.
+/// Removes the experiments of the demo and clears their counters. Returns what there was. An experiment that the demo
+/// did not make is refused.
 pub async fn remove(session: &ClientContext, namespace: &str) -> Result<Vec<String>, Failure> {
     let mut removed = Vec::new();
     for experiment in &EXPERIMENTS {

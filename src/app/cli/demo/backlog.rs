@@ -20,8 +20,9 @@ const STEPS: usize = 20;
 /// More dequeues than a step needs.
 const DEQUEUES: usize = 1_000;
 
-/// Shows that attention appears, that the time to drain counts down, and that all is calm again. The queue stays blocked for
-/// `hold`, and is worked off within `lasts`. Rates are measured over a minute, so a time to drain needs a hold of a minute.
+/// Shows that attention appears, that the time to drain counts down, and that all is calm again. The queue stays
+/// blocked for `hold`, and is worked off within `lasts`. Rates are measured over a minute, so a time to drain needs a
+/// hold of a minute.
 pub async fn run(session: &ClientContext, seed: u64, hold: Duration, lasts: Duration) -> Result<DemoLedger, Failure> {
     let mut numbers = SeededNumbers::new(seed, BACKLOG);
     let mut queue = Box::pin(DemoQueue::create(session, BACKLOG, pb::Queue::default())).await?;
@@ -61,7 +62,8 @@ pub async fn run(session: &ClientContext, seed: u64, hold: Duration, lasts: Dura
     Ok(ledger)
 }
 
-/// Completes all messages in even steps. Returns the times to drain, in seconds, as the server told them after each step.
+/// Completes all messages in even steps. Returns the times to drain, in seconds, as the server reported them after each
+/// step.
 async fn work_off(queue: &mut DemoQueue<'_>, lasts: Duration) -> Result<Vec<u64>, Failure> {
     let pause = lasts / u32::try_from(STEPS).unwrap_or(u32::MAX);
     let mut drain_seconds = Vec::new();

@@ -126,7 +126,7 @@ impl<'a> DemoQueue<'a> {
         Ok(())
     }
 
-    /// What the queue does now.
+    /// The present activity of the queue.
     pub async fn activity(&self) -> Result<pb::QueueActivity, Failure> {
         let request = pb::GetQueueActivityRequest { queue: self.name.to_owned() };
         let answer = call!(ask self.session, queues.get_queue_activity, &request)?;

@@ -1,17 +1,17 @@
-//! What the demo did, beside what the server counts of it.
+//! The record of what the demo did, next to what the server counts of it.
 
 use serde_json::{Value, json};
 
 use crate::Failure;
 use tallystone_proto::queue::v1::GetDepthResponse;
 
-/// What a scenario did.
+/// The record of what a scenario did.
 #[derive(Default)]
 pub struct DemoLedger {
     queues: Vec<Value>,
     experiments: Vec<Value>,
     removed: Vec<String>,
-    /// Where the server counts something else.
+    /// The differences between this record and the counts of the server.
     differences: Vec<String>,
 }
 
@@ -35,8 +35,8 @@ impl DemoDepth {
 }
 
 impl DemoLedger {
-    /// Adds a queue: its name, the messages that were enqueued, the attempts that failed, what was left and what the server
-    /// counts. `seen` is what the scenario showed.
+    /// Adds a queue: its name, the messages that were enqueued, the attempts that failed, what was left and what the
+    /// server counts. `seen` is what the scenario showed.
     pub fn add_queue(&mut self, queue: &str, moved: (i64, i64), left: DemoDepth, counted: DemoDepth, seen: Value) {
         let (enqueued, failed_attempts) = moved;
         if left != counted {
@@ -56,8 +56,8 @@ impl DemoLedger {
         }));
     }
 
-    /// Adds an experiment: its name, the verdict with what was expected, and its counters with what was added and what the
-    /// server counts.
+    /// Adds an experiment: its name, the verdict with what was expected, and its counters with what was added and what
+    /// the server counts.
     pub fn add_experiment(&mut self, name: &str, verdict: &str, expected: &str, counters: &[(String, i64, i64)]) {
         for (counter, added, counted) in counters.iter().filter(|(_, added, counted)| added != counted) {
             self.differences.push(format!("counter {counter}: the demo added {added}, the server counts {counted}"));

@@ -13,7 +13,7 @@ use tallystone_proto::queue::v1 as pb;
 
 pub const POISON: &str = "demo/poison";
 
-/// What goes wrong, with the text of its error.
+/// The errors of the scenario, each with its text.
 const ERRORS: [(&str, &str); 3] = [
     ("timeout", "the mail server did not answer within 5 s"),
     ("bad-address", "the address has no domain"),

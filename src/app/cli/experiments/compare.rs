@@ -92,7 +92,7 @@ impl ClientContext {
     }
 }
 
-/// What the rows of a watch have, with the time of the look last.
+/// The columns of the rows of a watch, with the time of the look last.
 const WATCHED_COLUMNS: &[&str] = &[
     "arm",
     "metric",
@@ -107,7 +107,7 @@ const WATCHED_COLUMNS: &[&str] = &[
     "verdict",
     "look_time",
 ];
-/// What the rows of one comparison have.
+/// The columns of the rows of one comparison.
 const COLUMNS: &[&str] = WATCHED_COLUMNS.split_at(WATCHED_COLUMNS.len() - 1).0;
 
 /// A row for each arm and metric; differences stand with the primary metric of the arms but the control.

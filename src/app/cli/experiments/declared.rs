@@ -1,4 +1,4 @@
-//! What a command line declares of an experiment.
+//! The parts of an experiment that a command line declares.
 
 use clap::{Args, ValueEnum};
 

@@ -168,8 +168,8 @@ impl ClientContext {
         limit.end(&page.next_page_token, self.output)
     }
 
-    /// Prints the messages of a list, with what messages of their state have: workers and lease ends, the end of a delay, or the
-    /// reason and the time of a cancel.
+    /// Prints the messages of a list, with what messages of their state have: workers and lease ends, the end of a
+    /// delay, or the reason and the time of a cancel.
     pub(crate) fn listed_messages(&self, page: &pb::ListMessagesResponse) -> Result<(), Failure> {
         let has = |state| page.messages.iter().any(|message| message.state() == state);
         let (columns, of_state): (_, fn(&pb::Message) -> Vec<String>) = if has(pb::MessageState::Running) {

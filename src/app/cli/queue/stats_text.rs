@@ -16,7 +16,7 @@ pub const BY_VALUE: [&str; 7] =
     ["depth.pending", "depth.running", "depth.errored", "enqueued", "dequeued", "completed", "errored"];
 /// The counters of each error signature.
 pub const BY_ERROR: [&str; 2] = ["failed", "errored"];
-/// What is shown for a number that is not known.
+/// The text for a number that is not known.
 const UNKNOWN: &str = "-";
 /// The shares of messages whose times are shown, in percent.
 const PERCENTILES: [i64; 4] = [50, 90, 99, 100];
@@ -29,7 +29,7 @@ const ERRORS: &[&str] = &["error", "failed", "errored"];
 const VALUES: &[&str] =
     &["value", "pending", "running", "depth_errored", "enqueued", "dequeued", "completed", "errored"];
 
-/// What the counters of a queue say.
+/// The numbers that the counters of a queue give.
 pub struct QueueStats {
     pub queue: String,
     /// The readings of all counters, by the part of their names after the queue.

@@ -1,8 +1,9 @@
 //! The process that handles a message: a shell with the payload on its stdin, in its own process group. So a signal to
-//! the worker's group does not reach the process, and a signal to the new group reaches the process and its descendants.
+//! the worker's group does not reach the process, and a signal to the new group reaches the process and its
+//! descendants.
 //!
-//! Each process has three threads: one writes stdin, one reads stderr, one waits for the exit. They end when the process
-//! exits and its pipes are closed.
+//! Each process has three threads: one writes stdin, one reads stderr, one waits for the exit. They end when the
+//! process exits and its pipes are closed.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};

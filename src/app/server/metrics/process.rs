@@ -35,7 +35,7 @@ mod usage {
     use crate::server::metrics::encode;
     use tallystone_ports::{Metric, metrics};
 
-    /// What the kernel says of this process.
+    /// The figures of the kernel about this process.
     struct Usage {
         cpu_seconds: f64,
         resident_bytes: u64,
@@ -75,8 +75,8 @@ mod usage {
     impl ProcessStat {
         /// Reads the line; none if a field is missing or no number.
         fn parse(line: &[u8]) -> Option<Self> {
-            // The second field is the name of the command in parentheses, which may itself have spaces, parentheses, and bytes
-            // that are no text.
+            // The second field is the name of the command in parentheses, which may itself have spaces, parentheses,
+            // and bytes that are no text.
             let name_end = line.iter().rposition(|byte| *byte == b')')?;
             let after_name = str::from_utf8(&line[name_end + 1..]).ok()?;
             let fields: Vec<&str> = after_name.split_ascii_whitespace().collect();
@@ -93,8 +93,8 @@ mod usage {
         }
     }
 
-    /// When the machine was started, in seconds since 1970. Read once, so that the start of the process does not move with the
-    /// machine's clock.
+    /// When the machine was started, in seconds since 1970. Read once, so that the start of the process does not move
+    /// with the machine's clock.
     fn boot_seconds() -> Option<u64> {
         static BOOT_SECONDS: OnceLock<u64> = OnceLock::new();
         if let Some(seconds) = BOOT_SECONDS.get() {

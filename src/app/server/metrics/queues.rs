@@ -77,7 +77,8 @@ pub fn encode_times(
     encode_counts_by(encoder, ("queue", OTHER_QUEUES), TIMES, by_queue)
 }
 
-/// What happened to messages since the server started, by queue; a queue that is deleted is shown no more.
+/// Writes the counts of what happened to messages since the server started, by queue. A queue that is deleted is shown
+/// no more.
 pub fn encode_counts(
     encoder: &mut DescriptorEncoder<'_>,
     by_queue: &CountsBy<QueueCounts, METRIC_QUEUES_MAX>,
@@ -88,8 +89,8 @@ pub fn encode_counts(
 /// The label of all queues that are not shown one by one; no queue has a name like it.
 const OTHER_QUEUES: &str = "_other";
 
-/// The first queues by name one by one, the others as one, with all they hold and their greatest age. Without any queue,
-/// nothing waits.
+/// The first queues by name one by one, the others as one, with all they hold and their greatest age. Without any
+/// queue, nothing waits.
 pub fn shown_queues(overview: &Overview) -> Vec<Backlog> {
     let mut shown = overview.first.clone();
     if shown.is_empty() || overview.others.is_some() {

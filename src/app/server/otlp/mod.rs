@@ -1,7 +1,7 @@
 //! Metrics over OTLP: what the metrics page shows, sent to a collector at an interval.
 //!
-//! The metrics are read from the page itself, so the two never differ in what they name. A collector that does not answer holds
-//! nothing up: the next interval sends the newest values.
+//! The metrics are read from the page itself, so the two never differ in what they name. A collector that does not
+//! answer holds nothing up: the next interval sends the newest values.
 
 mod page;
 

@@ -1,9 +1,9 @@
 //! Reads the metrics page, which is OpenMetrics text, as metrics of OTLP.
 //!
-//! Names and labels stay as they are on the page, `_total` included, so that a query finds a metric under one name whichever
-//! way it came. This follows the mapping of the OpenTelemetry specification ("Prometheus and OpenMetrics Compatibility"):
-//! counters become cumulative monotonic sums since the start of the process, histograms cumulative histograms, and all others
-//! gauges.
+//! Names and labels stay as they are on the page, `_total` included, so that a query finds a metric under one name
+//! whichever way it came. This follows the mapping of the OpenTelemetry specification ("Prometheus and OpenMetrics
+//! Compatibility"): counters become cumulative monotonic sums since the start of the process, histograms cumulative
+//! histograms, and all others gauges.
 
 use std::time::Duration;
 
@@ -80,7 +80,8 @@ impl<'a> Family<'a> {
         Ok(())
     }
 
-    /// Most families are one metric. One whose samples have other names, as those of an `info`, has a metric for each name.
+    /// Most families are one metric. One whose samples have other names, as those of an `info`, has a metric for each
+    /// name.
     fn into_metrics(self, times: PointTimes) -> Vec<Metric> {
         let unit = match self.unit {
             "seconds" => "s",
@@ -161,7 +162,8 @@ impl<'a> Sample<'a> {
     }
 }
 
-/// The points of a histogram. On the page a bucket counts all observations up to its bound, in OTLP those above the bound before.
+/// The points of a histogram. On the page a bucket counts all observations up to its bound, in OTLP those above the
+/// bound before.
 fn histogram(name: &str, samples: &[Sample<'_>], times: PointTimes) -> metric::Data {
     let mut data_points: Vec<HistogramDataPoint> = Vec::new();
     for sample in samples {
@@ -197,7 +199,7 @@ fn attributes(labels: &[(&str, String)], but: &str) -> Vec<KeyValue> {
     labels.iter().filter(|(label, _)| *label != but).map(|(label, value)| attribute(label, value)).collect()
 }
 
-/// Where a quoted text ends.
+/// The end of a quoted text.
 fn end_of_quoted(text: &str) -> Option<usize> {
     let mut escaped = false;
     text.bytes().position(|byte| {

@@ -33,7 +33,7 @@ pub(super) struct TlsFiles {
     client_ca: PathBuf,
 }
 
-/// What the files hold at one moment.
+/// The contents of the files at one moment.
 pub(super) struct FileContents {
     certificate: Vec<u8>,
     key: Vec<u8>,
@@ -47,16 +47,16 @@ pub(super) enum FilesFingerprint {
     Unreadable(String),
 }
 
-/// What can be served.
+/// A certificate that can be served, from the files.
 pub(super) struct ServedCertificate {
     pub server: ServerConfig,
     /// The first moment at which the certificate is not valid any more.
     pub expires: Timestamp,
-    /// What is missing in its chain.
+    /// The gap in its chain, if there is one.
     gap: Option<String>,
 }
 
-/// Why files cannot be used.
+/// The reason why files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsFileError {
     /// A file cannot be read.
@@ -66,7 +66,7 @@ pub enum TlsFileError {
         setting: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         source: io::Error,
     },
     /// A file does not hold what it should.
@@ -76,7 +76,7 @@ pub enum TlsFileError {
         setting: &'static str,
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault of the file.
         what: String,
     },
 }
@@ -91,8 +91,8 @@ pub fn check(config: &TlsConfig) -> Result<(), TlsFileError> {
     files.judge(&files.read()?).map(drop)
 }
 
-/// Checks the authorities of other servers, if the settings name a file of them: calls to the others read it only then. A server
-/// without TLS of its own may call others that have it.
+/// Checks the authorities of other servers, if the settings name a file of them: calls to the others read it only then.
+/// A server without TLS of its own may call others that have it.
 pub(super) fn check_peers(config: &TlsConfig) -> Result<(), TlsFileError> {
     let path = &config.peer_ca_file;
     if path.as_os_str().is_empty() {
@@ -192,8 +192,8 @@ impl TlsFiles {
         builder.build().map_err(|error| invalid(format!("cannot be used: {error}")))
     }
 
-    /// Says what is amiss and no reason to refuse a start: a chain with a gap, since some clients know what is missing; a private
-    /// key that everyone on this machine can read, since mounted secrets often are like that.
+    /// Says what is amiss and no reason to refuse a start: a chain with a gap, since some clients know what is missing;
+    /// a private key that everyone on this machine can read, since mounted secrets often are like that.
     pub(super) fn warn_of_flaws(&self, served: &ServedCertificate) {
         if let Some(gap) = &served.gap {
             tracing::warn!(file = %self.certificate.display(), "the certificate in tls.cert_file {gap}");

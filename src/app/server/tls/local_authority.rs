@@ -1,7 +1,7 @@
 //! The authority of `tallystone dev --tls`, and the certificate that it signs for the server.
 //!
-//! The authority is made once for each directory, so clients trust it once. The certificate is new at each start. Whoever can
-//! read the directory can make certificates that the same clients trust, so everything in it is private.
+//! The authority is made once for each directory, so clients trust it once. The certificate is new at each start. A
+//! user that can read the directory can make certificates that the same clients trust, so everything in it is private.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{self, Write as _};
@@ -27,7 +27,7 @@ const AUTHORITY_YEARS: i16 = 10;
 /// An authority that ends sooner is made anew.
 const AUTHORITY_DAYS_LEAST: i64 = 400;
 
-/// Why there is no certificate.
+/// The reason why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum LocalAuthorityError {
     /// A file cannot be read or written.

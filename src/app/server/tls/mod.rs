@@ -18,8 +18,8 @@ pub use files::{TlsFileError, check};
 use files::{TlsFiles, check_peers, describe};
 pub use watch::CertificateWatch;
 
-/// Reads the certificate that the settings name, and answers the port that shows it, with who keeps it up to date. None: the
-/// port speaks no TLS. From here on SIGHUP makes a server with TLS look at its files.
+/// Reads the certificate that the settings name, and answers the port that shows it, with the watch that keeps it up to
+/// date. None: the port speaks no TLS. From here on SIGHUP makes a server with TLS look at its files.
 pub fn open(
     config: &TlsConfig,
     registry: &mut Registry,

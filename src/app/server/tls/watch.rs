@@ -1,7 +1,7 @@
 //! Looks at the files of the certificate every few seconds and on SIGHUP, and serves what replaces them.
 //!
-//! Contents are compared, not times: files may be links that are turned to others. What cannot be used changes nothing, and is
-//! counted and logged once for each change.
+//! Contents are compared, not times: files may be links that are turned to others. Files that cannot be used change
+//! nothing, and are counted and logged once for each change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const REPLACED_WITHIN: Duration = Duration::from_secs(1);
 /// Keeps the certificate of a port up to date.
 pub struct CertificateWatch {
     files: TlsFiles,
-    /// What was judged last, whether it is served or not.
+    /// The files that were judged last, whether they are served or not.
     judged: FilesFingerprint,
     port: Arc<TlsPort>,
     metrics: TlsMetrics,
@@ -28,7 +28,7 @@ pub struct CertificateWatch {
     clock: Arc<dyn Clock>,
 }
 
-/// What files turned out to be.
+/// The result of judging files: a certificate that can be served, or what is wrong.
 type JudgedFiles = Result<ServedCertificate, String>;
 
 impl CertificateWatch {
@@ -93,7 +93,7 @@ impl CertificateWatch {
         tracing::info!(expires = expires.unwrap_or_default(), "new connections get the new certificate");
     }
 
-    /// What the files hold, if that was not judged yet.
+    /// The fingerprint of the files and their judgement, if they were not judged yet.
     async fn changed(&self) -> Option<(FilesFingerprint, JudgedFiles)> {
         let (files, judged, now) = (self.files.clone(), self.judged.clone(), self.clock.now());
         let look = move || {

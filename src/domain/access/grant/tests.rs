@@ -50,7 +50,7 @@ fn world() -> Vec<Thing> {
     all
 }
 
-/// What the grants allow: first all that any allows, then without all that any denies.
+/// The set that the grants allow: first all that any grant allows, then without all that any grant denies.
 fn oracle(grants: &[Grant]) -> BTreeSet<(AccessRole, Thing)> {
     let mut allowed = BTreeSet::new();
     let touched = |grant: &Grant| -> Vec<(AccessRole, Thing)> {

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-/// An algorithm with a public and a private key (RFC 7518, RFC 8037). Others do not exist here: neither `none`, nor one whose
-/// verifying key could sign.
+/// An algorithm with a public and a private key (RFC 7518, RFC 8037). Others do not exist here: neither `none`, nor one
+/// whose verifying key could sign.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TokenAlgorithm {
     /// RSASSA-PKCS1-v1_5 with SHA-256.

@@ -1,8 +1,8 @@
 //! Issuers of tokens, as an operator lists them, and whom their tokens stand for.
 //!
-//! A name of a principal is that of the issuer, `|`, and what the token says. No key and no other issuer has such a name.
-//! Grants come from two places, which add up: a claim with grants as `key create` reads them, and the groups of the caller, to
-//! which the settings give grants. Denials win as they do for keys.
+//! A name of a principal is that of the issuer, `|`, and what the token says. No key and no other issuer has such a
+//! name. Grants come from two places, which add up: a claim with grants as `key create` reads them, and the groups of
+//! the caller, to which the settings give grants. Denials win as they do for keys.
 
 use std::collections::BTreeMap;
 
@@ -12,17 +12,17 @@ use crate::limits::TOKEN_NOT_BEFORE_LEEWAY;
 use crate::reason::{Reason, Reject};
 use crate::time::Timestamp;
 
-/// Stands between a group and its grants in a setting.
+/// Separates a group from its grants in a setting.
 const ARROW: &str = "=>";
 
-/// What the settings give to the groups of an issuer.
+/// The grants that the settings give to the groups of an issuer.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct GroupGrants(BTreeMap<String, Vec<Grant>>);
 
 /// An issuer whose tokens count, and how they are understood.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct IssuerPolicy {
-    /// What the names of its principals begin with.
+    /// The beginning of the names of its principals.
     pub name: IssuerName,
     /// The claim `iss` of its tokens, letter by letter.
     pub issuer: String,
@@ -36,7 +36,7 @@ pub struct IssuerPolicy {
     pub grants_claim: Option<String>,
     /// The claim with groups, if there is one.
     pub groups_claim: Option<String>,
-    /// What its groups may do.
+    /// The grants of its groups.
     pub group_grants: GroupGrants,
 }
 
@@ -81,7 +81,7 @@ impl IssuerPolicy {
         Ok(TokenCaller { name, grants: self.grants(token)?, expires: token.expires })
     }
 
-    /// What a token grants. A grant or group that cannot be understood may be a denial, so nothing is left out.
+    /// The grants of a token. A grant or group that cannot be understood may be a denial, so nothing is left out.
     fn grants(&self, token: &VerifiedToken) -> Result<Grants, TokenRefusal> {
         let understood = |claim: &Option<String>, value: &ClaimValue| match (claim, value) {
             (None, _) | (_, ClaimValue::Missing) => Ok(Vec::new()),

@@ -1,15 +1,16 @@
-//! What a token says, once its signature was verified; and why a token is refused.
+//! The content of a token whose signature was verified, and the reasons why a token is refused.
 
 use std::fmt;
 
 use crate::access::{Grants, PrincipalName};
 use crate::time::Timestamp;
 
-/// Which key of an issuer signed a token: a hash over the id and the public key. Another key under the same id is another one.
+/// The key of an issuer that signed a token: a hash over the id and the public key. Another key under the same id is
+/// another one.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct SigningKeyId(pub [u8; 32]);
 
-/// What a token says under a claim.
+/// The content of a token under a claim.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum ClaimValue {
     /// The token has no such claim.
@@ -39,18 +40,18 @@ pub struct VerifiedToken {
     pub groups: ClaimValue,
 }
 
-/// For whom a token stands.
+/// The caller that a token stands for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TokenCaller {
     /// The principal.
     pub name: PrincipalName,
-    /// What it may do. May be empty.
+    /// The grants of the caller. May be empty.
     pub grants: Grants,
     /// The first moment at which the token is not valid any more.
     pub expires: Timestamp,
 }
 
-/// Why a token is refused.
+/// The reason why a token is refused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum TokenRefusal {
     /// It is not a signed token with an issuer, or too long.
@@ -83,7 +84,7 @@ pub enum TokenRefusal {
     NotYetValid,
     /// It does not say who calls.
     Principal,
-    /// What it says about grants cannot be understood.
+    /// Its statement about grants cannot be understood.
     Grants,
 }
 
@@ -130,7 +131,7 @@ impl TokenRefusal {
         }
     }
 
-    /// Whether keys that are read anew may change the answer.
+    /// Whether keys that are read again may change the answer.
     pub fn may_pass_with_new_keys(self) -> bool {
         matches!(self, Self::UnknownKey | Self::KeysUnavailable)
     }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::capacity::queues::{QueueLoad, bytes_of, percent_of, rounded_up};
 use crate::limits::METADATA_PAIRS_MAX;
 
-/// Bytes of memory of a finished message: a row of 40, 19 in the index of ids, and its share of the pages, with room for
-/// the allocator.
+/// Bytes of memory of a finished message: a row of 40, 19 in the index of ids, and its share of the pages, with room
+/// for the allocator.
 pub(super) const FINISHED_BYTES: u64 = 80;
 /// Bytes of memory of a pending message without metadata. 268 and 293 were measured with 10 and 3 million of them
 /// (docs/benchmarks.md, figures of queues).
@@ -24,8 +24,8 @@ const MEMORY_ROOM_PERCENT: u64 = 125;
 const MACHINE_PARTS: u64 = 2;
 
 /// Bytes on disk of the head of a finished message, with its row in a page and without metadata. A pending message of
-/// 100 bytes took 324, body included (docs/benchmarks.md, figures of queues). A finished one has its settlement and more
-/// times besides, which is estimated.
+/// 100 bytes took 324, body included (docs/benchmarks.md, figures of queues). A finished one has its settlement and
+/// more times besides, which is estimated.
 const HEAD_DISK_BYTES: u64 = 300;
 /// Bytes on disk of a body without its payload: the key and the overhead of a row.
 const BODY_DISK_BYTES: u64 = 50;
@@ -41,12 +41,12 @@ const HISTORY_ROW_BYTES: u64 = 156;
 pub const HISTORY_RETENTION: Duration = Duration::from_secs(7 * 86_400);
 /// The default of `bridge.history_max_bytes`.
 pub const HISTORY_BYTES: u64 = 16 << 30;
-/// The size of all outboxes together. Before it is reached, the oldest changes give way.
+/// The size of all outboxes together. Before it is reached, the oldest changes yield.
 const OUTBOX_BYTES: u64 = 1 << 30;
 /// The plan has room for the changes of so long a time that wait for the history.
 const OUTBOX_FOR: Duration = Duration::from_secs(3_600);
 
-/// What queues need on the embedded engine, in bytes.
+/// The memory and disk that queues need on the embedded engine, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EmbeddedQueuePlan {
     /// Memory of finished messages.

@@ -1,18 +1,18 @@
 //! Memory of queues on Redis or Valkey, of all primaries together.
 //!
-//! Measured on Redis 7.0.15 with `hash-max-listpack-value 512` and ids that are UUIDs: docs/benchmarks.md, figures of queues
-//! on Redis. Outboxes, of at most 10,000 entries for each shard, are not in it.
+//! Measured on Redis 7.0.15 with `hash-max-listpack-value 512` and ids that are UUIDs: docs/benchmarks.md, figures of
+//! queues on Redis. Outboxes, of at most 10,000 entries for each shard, are not in it.
 
 use crate::capacity::queues::{QueueLoad, bytes_of, percent_of, rounded_up};
 
-/// Bytes of a pending message without payload and metadata. With a payload of 100 bytes 336 were measured, and tables of
-/// another fill take up to 40 more.
+/// Bytes of a pending message without payload and metadata. With a payload of 100 bytes 336 were measured, and tables
+/// of another fill take up to 40 more.
 const PENDING_BYTES: u64 = 336 + 40 - 100;
 /// Bytes of a finished message without metadata: 99 were measured, and tables of another fill may take more.
 const FINISHED_BYTES: u64 = 110;
 /// Bytes of an answer that outlives its message: 104 to 118 were measured, by the fill of the table.
 const ANSWER_BYTES: u64 = 120;
-/// Bytes of metadata beside their texts: 32 were measured with two short pairs, their texts included.
+/// Bytes of metadata besides their texts: 32 were measured with two short pairs, their texts included.
 const METADATA_BYTES: u64 = 32;
 /// The largest value of a hash in compact form, in bytes: `hash-max-listpack-value` as documented.
 const COMPACT_BYTES: u64 = 512;
@@ -29,7 +29,7 @@ pub const REDIS_TOLD_FROM_PERCENT: u64 = 85;
 /// `maxmemory` is at most such a part of the memory of the machine, because a snapshot may need as much again.
 const MACHINE_PARTS: u64 = 2;
 
-/// What queues need on Redis, in bytes.
+/// The memory that queues need on Redis, in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RedisQueuePlan {
     /// Memory of finished messages.

@@ -63,8 +63,8 @@ fn rows_out_of_running(rows: &[u64; ROWS]) -> u64 {
 
 /// Checks that the counts by value, which must be all of them, add up to those of the shard. O(values).
 ///
-/// Messages that were enqueued before their key was counted are in no value. So the sums are at most those of the shard,
-/// and equal once the values have all messages ever enqueued.
+/// Messages that were enqueued before their key was counted are in no value. So the sums are at most those of the
+/// shard, and equal once the values have all messages ever enqueued.
 pub fn check_values(
     shard: ShardId,
     totals: &Totals,

@@ -1,8 +1,8 @@
 //! The audit of queues: what a shard holds, what it counts and what its history keeps must agree.
 //!
-//! `levels` judges the counts of a shard at one position. `rows` compares the rows of the history with the counts between
-//! two positions. `versions` compares one message with its rows. Two numbers are compared only if they belong to one
-//! position of the shard, so traffic causes no findings.
+//! `levels` judges the counts of a shard at one position. `rows` compares the rows of the history with the counts
+//! between two positions. `versions` compares one message with its rows. Two numbers are compared only if they belong
+//! to one position of the shard, so traffic causes no findings.
 
 pub mod levels;
 pub mod rows;
@@ -13,7 +13,7 @@ use std::fmt;
 use crate::queue::messages::message::MessageKey;
 use crate::queue::{MessageState, ShardId};
 
-/// What a finding is about.
+/// The subject of a finding.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum FindingKind {
     /// The depth of a state does not follow from the rows that the shard counted.
@@ -85,7 +85,7 @@ pub struct Finding {
     pub version: Option<u64>,
     pub expected: i64,
     pub found: i64,
-    /// What differs, for people.
+    /// The difference, in words for people.
     pub text: String,
 }
 

@@ -1,8 +1,8 @@
 //! The rows of a history against the counts of their shard.
 //!
-//! A register holds the counts at a position, and the rows written since. At a later position the difference of the counts
-//! must equal these rows. Rows of the table that differ in their guard only are counted as one, because a row of the
-//! history does not say which of them applied.
+//! A register holds the counts at a position, and the rows written since. At a later position the difference of the
+//! counts must equal these rows. Rows of the table that differ in their guard only are counted as one, because a row of
+//! the history does not say which of them applied.
 
 use super::{Finding, FindingKind};
 use crate::queue::messages::state_machine::{RowShape, row_shapes};
@@ -19,7 +19,7 @@ pub struct CountedRows {
     pub rows: [u64; ROWS],
 }
 
-/// What the writer of a history remembers of a shard beside its cursor.
+/// The data on a shard that the writer of a history remembers besides its cursor.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct AuditRegister {
     /// A time not after any row beyond the cursor.
@@ -52,7 +52,7 @@ impl AuditRegister {
         self.baseline.is_none() || self.written.iter().any(|count| *count > 0)
     }
 
-    /// Compares the rows written with the counts at the cursor, and begins anew there.
+    /// Compares the rows written with the counts at the cursor, and begins again there.
     pub fn compare(&mut self, shard: ShardId, counted: CountedRows) -> Vec<Finding> {
         let begun = self.baseline.replace(counted);
         let written = std::mem::replace(&mut self.written, [0; ROWS]);

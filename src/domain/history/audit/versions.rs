@@ -10,7 +10,7 @@ use crate::queue::transition::{HistoryRow, RowPosition};
 use crate::queue::{MessageHead, MessageState, ShardId};
 use crate::time::Timestamp;
 
-/// What is known to be missing from the history of a shard.
+/// The rows that are known to be missing from the history of a shard.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct KnownHoles {
     /// The gaps of the shard.
@@ -40,7 +40,8 @@ impl From<MessageHead> for CheckedMessage {
 pub struct SeenVersions(BTreeMap<u64, (RowPosition, Timestamp)>);
 
 impl SeenVersions {
-    /// Adds the next row of the message. A row of a later epoch undoes the versions from its own on: its shard went back.
+    /// Adds the next row of the message. A row of a later epoch undoes the versions from its own on: its shard went
+    /// back.
     pub fn add(&mut self, row: &HistoryRow) {
         let version = row.transition.version;
         if self.0.last_key_value().is_some_and(|(last, _)| *last >= version) {

@@ -1,9 +1,9 @@
 //! The first replies to enqueues whose token carries its time, kept for the dedupe window.
 //!
-//! As long as a message exists, the message itself is the record; the index keeps only one bit for it. Only a reply that
-//! outlives its message needs a record, which has a hash of the id. A record belongs to the bucket of its token's time, and
-//! buckets are dropped whole. So the window and `dedupe_max_bytes` bound the memory. A token older than the kept records is
-//! refused, because it may have been answered before.
+//! As long as a message exists, the message itself is the record; the index keeps only one bit for it. Only a reply
+//! that outlives its message needs a record, which has a hash of the id. A record belongs to the bucket of its token's
+//! time, and buckets are dropped whole. So the window and `dedupe_max_bytes` bound the memory. A token older than the
+//! kept records is refused, because it may have been answered before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -222,8 +222,8 @@ impl DedupeIndex {
         if outlived.is_empty() { None } else { outlived.get(&(hash(), time)) }
     }
 
-    /// Keeps the reply for a message that is about to be removed, if the reply is tracked. Returns the record that outlives
-    /// the message. O(log n).
+    /// Keeps the reply for a message that is about to be removed, if the reply is tracked. Returns the record that
+    /// outlives the message. O(log n).
     pub fn detach_message(&mut self, sequence: u64, record: Option<DedupeRecord>) -> Option<DedupeRecord> {
         let kept = record?;
         let is_dropped = self.is_dropped(sequence, kept.time);
@@ -265,8 +265,8 @@ impl DedupeIndex {
         self.track(own, page, bit);
     }
 
-    /// Drops the buckets whose tokens are all older than the window. Returns whether there were any. O(1) amortized for each
-    /// dropped reply.
+    /// Drops the buckets whose tokens are all older than the window. Returns whether there were any. O(1) amortized for
+    /// each dropped reply.
     pub fn drop_outlived(&mut self, now: Timestamp, window: Duration) -> bool {
         let mut any = false;
         while let Some((&start, _)) = self.buckets.first_key_value()
@@ -278,9 +278,9 @@ impl DedupeIndex {
         any
     }
 
-    /// Drops all replies to tokens older than the window that have outlived their messages, and keeps none of such tokens from
-    /// then on: nobody is given them any more. Without it they stay until their bucket is over. Returns whether there were any.
-    /// O(outlived replies of the buckets that begin before the window).
+    /// Drops all replies to tokens older than the window that have outlived their messages, and keeps none of such
+    /// tokens from then on: no caller is given them any more. Without it they stay until their bucket is over. Returns
+    /// whether there were any. O(outlived replies of the buckets that begin before the window).
     pub fn drop_all_outlived(&mut self, now: Timestamp, window: Duration) -> bool {
         let mut any = self.drop_outlived(now, window);
         let before = now - window;

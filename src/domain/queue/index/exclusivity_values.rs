@@ -34,8 +34,8 @@ impl ExclusivityValues {
         Self { rule, limits, values: BTreeMap::new() }
     }
 
-    /// The bytes of the values in flight and of own limits. A value mostly has one message in flight, and sets begin with a node.
-    /// O(1).
+    /// The bytes of the values in flight and of own limits. A value mostly has one message in flight, and sets begin
+    /// with a node. O(1).
     pub fn memory_bytes(&self) -> usize {
         const IN_FLIGHT: usize = in_tree(size_of::<(RoutingValue, ValueInFlight)>()) + FIRST_NODE_BYTES;
         let limits = self.limits.len() * in_tree(size_of::<(RoutingValue, u32)>());

@@ -1,6 +1,6 @@
 //! Lookup of messages by id without a second copy of the id. A few bits of the id's hash lead to the few sequences with
-//! those bits, and each message is compared with the id, or with its hash where it is over. A shard has at most one message
-//! per id, whatever routed it.
+//! those bits, and each message is compared with the id, or with its hash where it is over. A shard has at most one
+//! message per id, whatever routed it.
 
 use std::collections::BTreeSet;
 
@@ -20,12 +20,12 @@ pub struct IdIndex {
     key: IdKey,
 }
 
-/// The bits of an entry that are the sequence's. A shard never has messages 2^40 sequences apart: those are years of a million
-/// messages a second.
+/// The bits of an entry that are the sequence's. A shard never has messages 2^40 sequences apart: those are years of a
+/// million messages a second.
 const SEQUENCE_BITS: u32 = 40;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
 
-/// What a shard has of the message of an id.
+/// The part that a shard has of the message of an id.
 pub enum Found<'m> {
     /// Its head.
     Head(&'m MessageHead),

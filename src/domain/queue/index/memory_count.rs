@@ -1,4 +1,4 @@
-//! A count of bytes that is kept beside what it counts.
+//! A count of bytes that is kept next to what it counts.
 
 /// Bytes in use. Two of them are always equal: equal contents may lie in more or less memory.
 #[derive(Clone, Copy, Default, Debug)]
@@ -23,7 +23,8 @@ impl MemoryCount {
         self.0 += bytes;
     }
 
-    /// Removes bytes that were added. A count that is wrong stays at 0, and fails a test: to wrap would refuse every message.
+    /// Removes bytes that were added. A count that is wrong stays at 0, and fails a test: to wrap would refuse every
+    /// message.
     pub fn remove(&mut self, bytes: usize) {
         self.replace(bytes, 0);
     }

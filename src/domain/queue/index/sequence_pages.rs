@@ -147,7 +147,7 @@ impl MessagePage {
     }
 }
 
-/// Why a stub is not added to its page.
+/// The reason why a stub is not added to its page.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum StubMisfit {
     /// Its sequence has a head or a stub already.
@@ -156,7 +156,7 @@ pub enum StubMisfit {
     Unfit(u64),
 }
 
-/// A head that is changed. Its memory is counted anew when it is dropped.
+/// A head that is changed. Its memory is counted again when it is dropped.
 pub struct ChangedHead<'a> {
     head: &'a mut MessageHead,
     counted: &'a mut MemoryCount,
@@ -285,13 +285,14 @@ impl MessagesBySequence {
         self.pages.get(&page)?.over.as_ref()?.id_of(bit)
     }
 
-    /// Adds the stub of a sequence that has neither head nor stub; returns whether it fits into the page. O(log n + 64).
+    /// Adds the stub of a sequence that has neither head nor stub; returns whether it fits into the page.
+    /// O(log n + 64).
     pub fn insert_stub(&mut self, stub: &Stub) -> bool {
         self.insert_stubs(std::slice::from_ref(stub)).is_ok()
     }
 
-    /// Adds stubs of one page; the error names the first that is not added. O(log n + 64), and 64 more for each that does not
-    /// come in the order of sequences.
+    /// Adds stubs of one page; the error names the first that is not added. O(log n + 64), and 64 more for each that
+    /// does not come in the order of sequences.
     pub fn insert_stubs(&mut self, stubs: &[Stub]) -> Result<(), StubMisfit> {
         let Some(first) = stubs.first() else { return Ok(()) };
         let number = page_of(first.key.sequence);
@@ -365,8 +366,8 @@ impl MessagesBySequence {
         ends.find(|(_, end)| end == first).map(|(sequence, end)| (end, sequence))
     }
 
-    /// Returns the first stubs that end by a time, at most `max`, in the order of their ends and sequences. O(stubs of the
-    /// pages in which some end).
+    /// Returns the first stubs that end by a time, at most `max`, in the order of their ends and sequences. O(stubs of
+    /// the pages in which some end).
     pub fn stubs_ended_by(&self, time: Timestamp, max: usize) -> Vec<u64> {
         let mut first: BinaryHeap<(Timestamp, u64)> = BinaryHeap::new();
         for (earliest, page) in self.stub_ends.range(..=(time, u64::MAX)) {

@@ -1,7 +1,7 @@
 //! Messages that are over, kept without what only the store has: 40 bytes each instead of a head.
 //!
-//! A page has room for the 64 sequences of a page of messages. What does not fit into a row, such as the 256th version of a
-//! message or an end years after those of its page, cannot become a stub: that message keeps its head.
+//! A page has room for the 64 sequences of a page of messages. What does not fit into a row, such as the 256th version
+//! of a message or an end years after those of its page, cannot become a stub: that message keeps its head.
 
 use std::time::Duration;
 
@@ -106,13 +106,13 @@ pub struct StubPage {
     errored: u64,
     canceled: u64,
     routed: u64,
-    /// Those that were pending at first.
+    /// The messages that were pending at first.
     pending: u64,
     rows: Vec<StubRow>,
 }
 
-/// What a page has of one message, in parts of 4 bytes and less so that nothing is lost to alignment. The rows of a page fill an
-/// allocation of their class exactly.
+/// The row of one message in a page, in parts of 4 bytes and less so that nothing is lost to alignment. The rows of a
+/// page fill an allocation of their class exactly.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct StubRow {
     id: [u32; 4],

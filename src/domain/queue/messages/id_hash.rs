@@ -1,8 +1,8 @@
 //! Keyed hashes of message ids: all that memory has of the id of a message that is over.
 //!
-//! SipHash-1-3 with 128 bits of output and a secret key: nobody who does not know the key can choose ids whose hashes are
-//! alike. Two ids of one queue have the same hash with a probability below 2^-80, even among a hundred million ids. The key
-//! belongs to the store, which has hashes in its rows.
+//! SipHash-1-3 with 128 bits of output and a secret key: no caller that does not know the key can choose ids whose
+//! hashes are alike. Two ids of one queue have the same hash with a probability below 2^-80, even among a hundred
+//! million ids. The key belongs to the store, which has hashes in its rows.
 
 use std::fmt;
 use std::hash::Hasher as _;

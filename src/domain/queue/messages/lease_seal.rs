@@ -1,4 +1,5 @@
-//! The seal of lease tokens. Without the key nobody can compute it, even with knowledge of queues, messages and fences.
+//! The seal of lease tokens. Without the key no caller can compute it, even with knowledge of queues, messages and
+//! fences.
 //!
 //! SipHash-2-4 with 128 bits of output is a keyed function for short inputs. A token carries 96 bits of the output, so
 //! a guess succeeds with probability 2^-96. The key belongs to the store: it is generated once, and tokens stay valid

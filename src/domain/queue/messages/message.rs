@@ -176,7 +176,7 @@ pub enum CanceledBy {
     Ttl,
 }
 
-/// What a message is counted under: a set of metadata keys of its shard, and for each key which value.
+/// The place of a message in the counts: a set of metadata keys of its shard, and for each key which value.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct CountedUnder {
     /// The number of the set; 0 is the empty set.
@@ -271,7 +271,7 @@ pub struct MessageHead {
     pub version: u64,
     /// The state that the enqueue returned.
     pub first_state: MessageState,
-    /// What the message is counted under, fixed at its enqueue.
+    /// The place of the message in the counts, fixed at its enqueue.
     pub counted: CountedUnder,
     /// The rarely used parts.
     pub extras: OptionalExtras,
@@ -384,14 +384,15 @@ impl MessageHead {
         (self.priority, self.key.sequence)
     }
 
-    /// Removes the TTL of a message that was leased: it is for a message that nobody has taken.
+    /// Removes the TTL of a message that was leased: it is for a message that no worker has taken.
     pub fn end_ttl_once_leased(&mut self) {
         if self.first_leased_at.is_some() {
             self.ttl_at = OptionalTime::NONE;
         }
     }
 
-    /// Moves the end of the TTL with the time from which the message can be served, so that what is left of the TTL stays.
+    /// Moves the end of the TTL with the time from which the message can be served, so that what is left of the TTL
+    /// stays.
     pub fn move_ttl(&mut self, before: Timestamp, after: Timestamp) {
         self.ttl_at = self.ttl_at.get().map(|ttl_at| after + ttl_at.since(before)).into();
     }
@@ -409,8 +410,8 @@ impl MessageHead {
         self.extras.counted_metadata.as_ref().unwrap_or(&self.metadata)
     }
 
-    /// Returns the time since which a pending message has been ready. Each return to pending restarts it; a change of its
-    /// priority does not.
+    /// Returns the time since which a pending message has been ready. Each return to pending restarts it; a change of
+    /// its priority does not.
     pub fn ready_since(&self) -> Timestamp {
         self.visible_at
     }

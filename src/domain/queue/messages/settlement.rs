@@ -1,4 +1,4 @@
-//! What a message remembers of its last settlement and updates, so that a repeat gets the same reply.
+//! The record that a message keeps of its last settlement and updates, so that a repeat gets the same reply.
 
 use crate::queue::messages::state_machine::MessageState;
 

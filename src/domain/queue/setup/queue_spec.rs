@@ -36,7 +36,7 @@ impl fmt::Display for Durability {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueSpec {
     pub name: QueueName,
-    /// What it is for, at most 1,024 bytes.
+    /// The purpose of the queue, at most 1,024 bytes.
     pub description: String,
     /// For a template, which is not a queue itself: the name prefix of the queues that are made from it.
     pub template_for: Option<Box<str>>,
@@ -67,8 +67,8 @@ impl QueueSpec {
         }
     }
 
-    /// The settings of one shard: those of the queue, with quotas and the bytes of dedupe records divided evenly, rounded
-    /// up.
+    /// The settings of one shard: those of the queue, with quotas and the bytes of dedupe records divided evenly,
+    /// rounded up.
     pub fn shard_settings(&self) -> Settings {
         let share = |whole: u64| whole.div_ceil(u64::from(self.shards));
         let mut settings = self.settings.clone();
@@ -90,12 +90,13 @@ pub struct CatalogQueue {
     pub created: Timestamp,
     /// The time of its last change.
     pub updated: Timestamp,
-    /// The principal that made it, whose quota it counts for; none where callers show no key, and before quotas were kept.
+    /// The principal that made it, whose quota it counts for; none where callers show no key, and before quotas were
+    /// kept.
     pub made_by: Option<Box<str>>,
 }
 
 impl CatalogQueue {
-    /// What each of its shards has at this version.
+    /// The settings and blocks of each of its shards at this version.
     pub fn shard_settings(&self) -> ShardSettings {
         ShardSettings {
             version: self.version,

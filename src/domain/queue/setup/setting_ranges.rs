@@ -250,7 +250,8 @@ fn fits_shapes(own: &Settings) -> bool {
     own.shapes.len() <= SHAPES_MAX && own.shapes.iter().enumerate().all(is_first)
 }
 
-/// Whether a message of the queue may have all these metadata keys. A value may be empty, but for that of the exclusivity key.
+/// Whether a message of the queue may have all these metadata keys. A value may be empty, but for that of the
+/// exclusivity key.
 fn is_key_in<'a>(own: &QueueSpec, keys: impl IntoIterator<Item = &'a str>) -> bool {
     let keys: Vec<&str> = keys.into_iter().collect();
     let rule = own.settings.exclusivity.as_ref().map(|rule| &*rule.key);

@@ -34,8 +34,8 @@ macro_rules! settings {
             pub history: HistoryKept,
             /// When the id of a message that is over may come again.
             pub reuse_ids: IdReuse,
-            /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is filled
-            /// by sweeps before it is used.
+            /// The sets of keys whose filters have an index: at most 15, none twice. One that is declared later is
+            /// filled by sweeps before it is used.
             pub shapes: Vec<ShapeKeys>,
         }
 
@@ -65,7 +65,7 @@ macro_rules! settings {
 }
 queue_settings!(all settings);
 
-/// What every shard of a queue has from one version of the queue's entry in the catalog.
+/// The settings and blocks of every shard of a queue, from one version of the queue's entry in the catalog.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ShardSettings {
     /// The version. A shard takes in only a higher one than it has.
@@ -181,7 +181,8 @@ pub struct MessageRetryPolicy {
 }
 
 impl MessageRetryPolicy {
-    /// The delay after the attempt of this number, from 1. `draw` is the injected random number; `u32::MAX` gives full jitter.
+    /// The delay after the attempt of this number, from 1. `draw` is the injected random number; `u32::MAX` gives full
+    /// jitter.
     pub fn delay(&self, attempt: u32, draw: u32) -> Duration {
         let most = micros_of(self.max);
         let mut micros = micros_of(self.initial).min(most);
@@ -201,8 +202,8 @@ impl MessageRetryPolicy {
 }
 
 impl Settings {
-    /// The priority of a message: its own, else the time at which it becomes visible plus the offset of the class it names
-    /// or its metadata select. O(classes).
+    /// The priority of a message: its own, else the time at which it becomes visible plus the offset of the class it
+    /// names or its metadata select. O(classes).
     pub fn priority(
         &self,
         own: Option<i64>,
@@ -216,8 +217,8 @@ impl Settings {
         }
     }
 
-    /// The offset from its visible time, in milliseconds, of a message without a priority of its own: that of the class it names or its
-    /// metadata select. O(classes).
+    /// The offset from its visible time, in milliseconds, of a message without a priority of its own: that of the class
+    /// it names or its metadata select. O(classes).
     pub fn priority_offset(&self, class: Option<&str>, metadata: &Metadata) -> Result<i64, InvalidCommandPart> {
         let tagged =
             |class: &&PriorityClass| class.tag.as_ref().is_some_and(|(key, value)| metadata.get(key) == Some(&**value));

@@ -8,7 +8,7 @@ use crate::queue::tally::{ShardTally, TalliedRow};
 use crate::queue::transition::{EnqueuedMessage, HistoryRow, RowPosition, Transition, TransitionDetail};
 use crate::time::Timestamp;
 
-/// What a row needs of a message as it was before the row.
+/// The parts of a message before a row that the row needs.
 pub(super) struct MessageBefore {
     state: MessageState,
     lease: Option<Lease>,
@@ -62,8 +62,8 @@ pub(super) fn record_row(
 }
 
 impl Shard {
-    /// The rows of a command that the history keeps, with the parts of a new message that outlive it. `kind` is the type of
-    /// the message's body. Call it before the next command. O(rows).
+    /// The rows of a command that the history keeps, with the parts of a new message that outlive it. `kind` is the
+    /// type of the message's body. Call it before the next command. O(rows).
     pub fn history_rows(&self, transitions: &[Transition], kind: Option<&str>) -> Vec<HistoryRow> {
         match self.settings.history {
             HistoryKept::Nothing => Vec::new(),
@@ -113,8 +113,8 @@ fn causes(
         Some(CanceledBy::Request(reason)) if is_cancel => Some(reason.clone()),
         Some(CanceledBy::Request(_) | CanceledBy::Worker | CanceledBy::Purge | CanceledBy::Ttl) | None => None,
     };
-    // An attempt that fails brings an error. A message that runs out of attempts otherwise, such as by the end of its lease,
-    // is counted and found under the error of its last failure.
+    // An attempt that fails brings an error. A message that runs out of attempts otherwise, such as by the end of its
+    // lease, is counted and found under the error of its last failure.
     let failed = trigger == Trigger::Fail || to == Some(MessageState::Errored);
     let error = message.error.clone().filter(|_| failed).map(Box::new);
     (reason, error)

@@ -1,8 +1,8 @@
 //! Dequeue: the choice of messages to lease, and whether the reply is complete.
 //!
 //! Without a filter, or with a declared shape, the best message is at the head of an index. Any other filter walks the
-//! smallest index that contains all possible matches, a bounded number of messages in a call, and returns a cursor. A reply
-//! that may miss messages is never called complete.
+//! smallest index that contains all possible matches, a bounded number of messages in a call, and returns a cursor. A
+//! reply that may miss messages is never called complete.
 
 use std::ops::Bound;
 use std::time::Duration;

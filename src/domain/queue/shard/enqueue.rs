@@ -20,7 +20,7 @@ use crate::queue::setup::settings::IdReuse;
 use crate::queue::shard::Shard;
 use crate::time::Timestamp;
 
-/// What is known of an id when it is sent.
+/// The known state of an id when it is sent.
 enum KnownId {
     /// It was enqueued, and this was the answer.
     Answered(FirstResponse),
@@ -49,8 +49,8 @@ impl EarlierEnqueue {
         }
     }
 
-    /// Whether its message is over and gives its id to this one. A repeat of it gets no new message: that has the same time, or
-    /// without one the same content within a minute.
+    /// Whether its message is over and gives its id to this one. A repeat of it gets no new message. A repeat has the
+    /// same time, or without a time the same content within a minute.
     fn frees_id(&self, sent: &NewMessage, now: Timestamp) -> bool {
         let is_repeat = match sent.token_time {
             Some(_) => self.token_time == sent.token_time,
@@ -106,8 +106,8 @@ impl Shard {
         }
     }
 
-    /// What is known of the id, and what an earlier enqueue with this token was answered. A token with a time is judged by it
-    /// alone; any other is known as long as its message, unless ids may come again before.
+    /// Finds out what is known of the id, and what an earlier enqueue with this token was answered. A token with a time
+    /// is judged by it alone; any other is known as long as its message, unless ids may come again before.
     fn known_id(&mut self, sent: &NewMessage, at: StepTime) -> Result<KnownId, Refusal> {
         if let Some(time) = sent.token_time {
             if self.dedupe.may_be_dropped(time, self.settings.dedupe_window, at.token_age_clock) {
@@ -141,9 +141,9 @@ impl Shard {
         EarlierEnqueue::of(self.message_at(sequence)).frees_id(sent, now)
     }
 
-    /// Whether an enqueue would be taken as a new message, and neither be refused nor answered as a repeat. Changes nothing, so
-    /// it is not exact where an id is given away: one that comes again without a time within a minute of the end of its message,
-    /// with the same content, counts as a repeat. O(log n).
+    /// Whether an enqueue would be taken as a new message, and neither be refused nor answered as a repeat. Changes
+    /// nothing, so it is not exact where an id is given away: one that comes again without a time within a minute of
+    /// the end of its message, with the same content, counts as a repeat. O(log n).
     pub fn would_add(&self, sent: &NewMessage, at: StepTime) -> bool {
         let window = self.settings.dedupe_window;
         let is_expired = |time| self.dedupe.may_be_dropped(time, window, at.token_age_clock);
@@ -173,8 +173,8 @@ impl Shard {
     }
 
     /// Whether this shard, another one of the same queue than the message goes to, has a message of its id or keeps the
-    /// answer to its token: then it was sent with another shard key or exclusivity value, which is other content. Messages
-    /// that go by their ids meet in one shard anyway, so a queue where all do is not searched. O(log n).
+    /// answer to its token: then it was sent with another shard key or exclusivity value, which is other content.
+    /// Messages that go by their ids meet in one shard anyway, so a queue where all do is not searched. O(log n).
     pub fn has_enqueued(&self, sent: &NewMessage) -> bool {
         let differs = |is_routed: bool| is_routed || sent.routing.is_some();
         let lives = || {

@@ -1,7 +1,7 @@
 //! The causes why a message is not served, and why a dequeue gets nothing, as data.
 //!
-//! Explaining changes nothing. Due transitions that no command has applied yet count as applied. A bounded number of messages
-//! is examined, and the result says if there were more.
+//! Explaining changes nothing. Due transitions that no command has applied yet count as applied. A bounded number of
+//! messages is examined, and the result says if there were more.
 
 use crate::limits::{EXPLAIN_HOLDERS_MAX, EXPLAIN_POSITION_MAX, FILTER_WALK_MAX};
 use crate::queue::filter::Filter;
@@ -111,7 +111,7 @@ pub struct FailedAttempts {
 }
 
 impl Shard {
-    /// Tells why a message stands where it stands, what decides most first. O(log n), and O(100) for the position.
+    /// Tells why a message is where it is, what decides most first. O(log n), and O(100) for the position.
     pub fn explain(&self, message: &MessageRef, now: Timestamp) -> Vec<Cause> {
         if self.deleted.is_some() {
             return vec![Cause::QueueDeleted];
@@ -189,7 +189,7 @@ impl Shard {
         })
     }
 
-    /// What a pending message waits for.
+    /// The cause why a pending message waits.
     fn waiting_cause(&self, message: &MessageHead) -> Cause {
         let held = self.index.exclusive.as_ref().zip(message.routing.as_ref());
         if let Some((exclusive, value)) = held
@@ -213,8 +213,8 @@ impl Shard {
         Cause::Ready { ahead: before.min(EXPLAIN_POSITION_MAX), or_more: before > EXPLAIN_POSITION_MAX }
     }
 
-    /// A message as it is shown: its lease ends when it will if nobody is heard any more, with its session where that has
-    /// confirmed it.
+    /// A message as it is shown: its lease ends at the time at which it will end if no caller is heard any more, with
+    /// its session where that has confirmed it.
     pub fn with_effective_expiry(&self, message: &MessageHead) -> MessageHead {
         let mut shown = message.clone();
         if let Some((lease, (ends, _))) = message.lease.zip(self.next_due(message.key.sequence)) {

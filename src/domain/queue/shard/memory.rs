@@ -6,11 +6,12 @@ use std::ops::{Add, AddAssign, SubAssign};
 use crate::queue::messages::state_machine::MessageState;
 use crate::queue::shard::Shard;
 
-/// The bytes of a shard or of many, by what takes them. Counted from the sizes of the parts, close to what they really take: a
-/// test compares them with the resident size of a process.
+/// The bytes of a shard or of many, by what takes them. Counted from the sizes of the parts, close to what they really
+/// take: a test compares them with the resident size of a process.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct ShardMemory {
-    /// Messages that are not over, with their ids, metadata and attempts; those that are over where their store keeps all heads.
+    /// Messages that are not over, with their ids, metadata and attempts; those that are over where their store keeps
+    /// all heads.
     pub heads: u64,
     /// Finished messages whose heads only the store has.
     pub stubs: u64,
@@ -27,11 +28,11 @@ pub struct ShardMemory {
 pub struct MemoryPart {
     /// Its name in metrics.
     pub kind: &'static str,
-    /// What it is, in words for people.
+    /// The name for people, in words.
     pub name: &'static str,
     /// Its bytes.
     pub bytes: u64,
-    /// What makes it smaller.
+    /// The steps that make it smaller.
     pub remedy: &'static str,
 }
 

@@ -115,7 +115,7 @@ impl Shard {
         Ok(self.settlement(sequence))
     }
 
-    /// What an update may set, whatever message it meets.
+    /// Checks the values that an update sets, whatever message it meets.
     fn check_ranges(&self, update: &MessageUpdate) -> Result<(), InvalidCommandPart> {
         let settings = &self.settings;
         let (payload_max, metadata_max) = (settings.payload_max_bytes, settings.metadata_max_bytes);
@@ -135,8 +135,8 @@ impl Shard {
         checks.into_iter().find(|(fits, _)| !fits).map_or(Ok(()), |(_, invalid)| Err(invalid))
     }
 
-    /// Whether a waiting message may get this payload and these metadata: a message keeps its exclusivity value, and what it
-    /// grows by has to fit into the quota.
+    /// Whether a waiting message may get this payload and these metadata: a message keeps its exclusivity value, and
+    /// what it grows by has to fit into the quota.
     fn check_content(&self, found: &MessageHead, update: &MessageUpdate) -> Result<(), Refusal> {
         if let Some((rule, metadata)) = self.settings.exclusivity.as_ref().zip(update.metadata.as_ref())
             && metadata.get(&rule.key) != found.routing.as_ref().map(RoutingValue::as_str)
@@ -190,8 +190,8 @@ impl Shard {
         })
     }
 
-    /// Changes the messages of these states that meet the filter, by sequence: a message that comes back into one of the
-    /// states is behind the cursor and is not met again. `change` says whether a message reached the state that the
+    /// Changes the messages of these states that meet the filter, by sequence: a message that comes back into one of
+    /// the states is behind the cursor and is not met again. `change` says whether a message reached the state that the
     /// operation promises; only those are counted.
     fn apply_bulk(
         &mut self,

@@ -1,7 +1,8 @@
 //! Messages that are over leave memory: a shard keeps a stub of each, and its store keeps the head.
 //!
-//! A store that asks for stubs calls `shed_heads` once the heads are durable. Before a command it asks which heads the command
-//! needs, reads them, and gives them back with `restore_head`. A shard whose store does not ask keeps all heads.
+//! A store that asks for stubs calls `shed_heads` once the heads are durable. Before a command it asks which heads the
+//! command needs, reads them, and gives them back with `restore_head`. A shard whose store does not ask keeps all
+//! heads.
 
 use crate::limits::BULK_MESSAGES_MAX;
 use crate::queue::bulk_operation::BulkOperation;
@@ -95,8 +96,8 @@ impl Shard {
         Ok(())
     }
 
-    /// The sequences of the stubs whose heads a command needs: they have to be given back before it is applied. Most commands
-    /// need none. O(log n); O(max log n) for a walk, a sweep and a purge.
+    /// The sequences of the stubs whose heads a command needs: they have to be given back before it is applied. Most
+    /// commands need none. O(log n); O(max log n) for a walk, a sweep and a purge.
     pub fn heads_needed(&self, command: &Command, now: Timestamp) -> Vec<u64> {
         if self.deleted.is_some() {
             return Vec::new();
@@ -154,8 +155,8 @@ impl Shard {
         PageCounts { live, over: over + self.messages.stubs_held(page) }
     }
 
-    /// The stubs of the messages of a page that are over, those included whose heads are in memory, in the order of their
-    /// sequences; none if they cannot all be stubs of one page. O(log n + 64).
+    /// The stubs of the messages of a page that are over, those included whose heads are in memory, in the order of
+    /// their sequences; none if they cannot all be stubs of one page. O(log n + 64).
     pub fn over_in_page(&self, page: u64) -> Option<Vec<Stub>> {
         let heads = self.messages.heads_of(page).filter(|head| head.state.is_terminal());
         let heads = heads.map(|head| Stub::of(head, self.id_index.key()));
@@ -199,8 +200,8 @@ impl Shard {
         needed
     }
 
-    /// The stubs that a sweep looks at: those that get a shorter retention, those that are removed and leave a trace in counts,
-    /// and those that a new shape gets.
+    /// The stubs that a sweep looks at: those that get a shorter retention, those that are removed and leave a trace in
+    /// counts, and those that a new shape gets.
     fn needed_by_sweep(&self, max: usize, now: Timestamp) -> Vec<u64> {
         let max = max.min(BULK_MESSAGES_MAX); // a sweep of more is refused
         let mut needed: Vec<u64> = Vec::new();

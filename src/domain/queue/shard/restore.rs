@@ -1,10 +1,10 @@
 //! Durability of a shard: the parts that a command changed, and the restoration from stored parts.
 //!
 //! A shard is its header, its settings with their version, its messages and the replies that have outlived theirs;
-//! everything else is an index over these. The heads that a command changed are those of its transitions, because a message changes only by a
-//! row of the table. After each command a store has to write the header, those heads (or their absence) and
-//! `ShardChanges`. It can then restore an equal shard, one that gives the same replies from then on. The store may drop
-//! replies below the header's floor on its own.
+//! everything else is an index over these. The heads that a command changed are those of its transitions, because a
+//! message changes only by a row of the table. After each command a store has to write the header, those heads (or
+//! their absence) and `ShardChanges`. It can then restore an equal shard, one that gives the same replies from then on.
+//! The store may drop replies below the header's floor on its own.
 
 use std::collections::BTreeMap;
 
@@ -28,8 +28,8 @@ use crate::time::Timestamp;
 /// The changes of a command apart from the header and the heads of its transitions.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct ShardChanges {
-    /// Replies that have outlived their messages. Those of a deleted queue are not listed: the heads that the store still has
-    /// are their records.
+    /// Replies that have outlived their messages. Those of a deleted queue are not listed: the heads that the store
+    /// still has are their records.
     pub answers: Vec<DedupeRecord>,
     /// Settings, version and blocks, if they changed. The blocks are in the header too.
     pub settings: Option<Box<ShardSettings>>,
@@ -164,8 +164,8 @@ impl Shard {
         self.settings_version
     }
 
-    /// The record of the reply to a message's token, if the shard still keeps it: for a store that removes the message of a
-    /// deleted queue. O(1).
+    /// The record of the reply to a message's token, if the shard still keeps it: for a store that removes the message
+    /// of a deleted queue. O(1).
     pub fn answer_of(&self, message: &MessageHead) -> Option<DedupeRecord> {
         let kept = DedupeRecord::of(message, self.id_index.key());
         kept.filter(|kept| !self.dedupe.is_dropped(message.key.sequence, kept.time))
@@ -242,7 +242,8 @@ impl ShardRestorer {
         self.limits.insert(value, limit);
     }
 
-    /// Adds messages that are over without their heads. O(log n + 64) for those of a page that come one after the other.
+    /// Adds messages that are over without their heads. O(log n + 64) for those of a page that come one after the
+    /// other.
     pub fn stubs(&mut self, stubs: &[Stub]) -> Result<(), ShardRestoreError> {
         for Stub { key: MessageKey { shard, epoch, sequence }, .. } in stubs {
             if *shard != self.shard.number || *epoch > self.shard.epoch {

@@ -127,9 +127,9 @@ impl Shard {
         count
     }
 
-    /// Drops the answers to tokens that are older than the dedupe window, which nobody is given any more, and returns whether
-    /// there were any. Enqueues drop them once their whole bucket is older. From then on messages with such tokens leave no answer.
-    /// O(answers in the buckets that are partly older).
+    /// Drops the answers to tokens that are older than the dedupe window, which no caller is given any more. Returns
+    /// whether there were any. Enqueues drop them once their whole bucket is older. From then on messages with such
+    /// tokens leave no answer. O(answers in the buckets that are partly older).
     pub fn drop_outlived_answers(&mut self, token_age_clock: Timestamp) -> bool {
         self.dedupe.drop_all_outlived(token_age_clock, self.settings.dedupe_window)
     }

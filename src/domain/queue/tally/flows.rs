@@ -1,14 +1,14 @@
 //! The flows of a shard, as sums of its row counts.
 //!
-//! A shard counts how often it applied each row of the transition table. Every flow is a sum of such counts, and so is the
-//! depth of each state. So depth and flows cannot disagree, and a recount of the messages checks both.
+//! A shard counts how often it applied each row of the transition table. Every flow is a sum of such counts, and so is
+//! the depth of each state. So depth and flows cannot disagree, and a recount of the messages checks both.
 
 use crate::queue::messages::state_machine::{self, MessageState, Trigger};
 
 /// The number of rows of the transition table.
 pub const ROWS: usize = state_machine::ROWS;
 
-/// What happened to messages, as a number that only grows.
+/// A kind of event that happens to messages, as a number that only grows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Flow {
     /// Messages enqueued.

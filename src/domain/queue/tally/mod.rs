@@ -1,7 +1,8 @@
-//! What a shard counts about itself: rows of the transition table, attempts, times, errors, and counts by metadata value.
+//! The counts of a shard about itself: rows of the transition table, attempts, times, errors, and counts by metadata
+//! value.
 //!
-//! All of it changes in the same step as the messages. Every count is a total that only grows, or a depth. A report of the
-//! totals at one position is therefore complete, whatever was reported before.
+//! All of it changes in the same step as the messages. Every count is a total that only grows, or a depth. A report of
+//! the totals at one position is therefore complete, whatever was reported before.
 
 pub mod errors;
 pub mod flows;
@@ -104,7 +105,7 @@ pub type ChangedCounts = (ValueCounts, u64);
 /// The parts of a tally that changed and are not in the header.
 #[derive(Clone, PartialEq, Eq, Default, Debug)]
 pub struct TallyChanges {
-    /// Counts of values, by key; none for a value that gave way.
+    /// Counts of values, by key; none for a value that yielded.
     pub values: Vec<(Box<str>, CountedValue, Option<ChangedCounts>)>,
     /// Counts of error signatures.
     pub signatures: Vec<(CountedValue, SignatureCounts)>,
@@ -120,7 +121,7 @@ pub struct ShardTally {
     key_sets: Vec<Box<[Box<str>]>>,
     /// Whether the store has room for more values.
     is_store_full: bool,
-    /// What changed since `take_changes`.
+    /// The values that changed since `take_changes`.
     changed_values: BTreeSet<(Box<str>, CountedValue)>,
     changed_signatures: BTreeSet<CountedValue>,
 }
@@ -131,8 +132,8 @@ impl ShardTally {
         Self { counts, key_sets, ..Self::default() }
     }
 
-    /// Whether the counts equal a count of the messages, which are those of the totals. The values of stubs are not known, so
-    /// values are compared only where no stub is counted under one. O(messages log values).
+    /// Whether the counts equal a count of the messages, which are those of the totals. The values of stubs are not
+    /// known, so values are compared only where no stub is counted under one. O(messages log values).
     pub fn agrees_with<'m>(
         &self,
         totals: &Totals,
@@ -205,8 +206,8 @@ impl ShardTally {
         &self.key_sets
     }
 
-    /// Gives a set of keys a number, before messages are counted under it. Whether there was one: `is_used` says whether
-    /// messages have a set, and is asked only when all numbers are taken.
+    /// Gives a set of keys a number, before messages are counted under it. Returns whether there was one: `is_used`
+    /// says whether messages have a set, and is asked only when all numbers are taken.
     pub fn declare_keys(&mut self, keys: &[Box<str>], is_used: impl Fn(u8) -> bool) -> bool {
         if keys.is_empty() || self.key_sets.iter().any(|known| **known == *keys) {
             return true;
@@ -219,7 +220,7 @@ impl ShardTally {
         free.map(|free| self.key_sets[free] = keys.into()).is_some()
     }
 
-    /// What a new message is counted under, by a declared set of keys. O(keys log n).
+    /// Admits a new message to the counts of a declared set of keys. Returns what it is counted under. O(keys log n).
     pub fn admit(&mut self, keys: &[Box<str>], metadata: &Metadata, values_max: usize) -> CountedUnder {
         let Some(known) = self.key_sets.iter().position(|known| **known == *keys) else {
             return CountedUnder::default(); // the empty set

@@ -1,8 +1,8 @@
 //! Counts by the values of one metadata key.
 //!
-//! What a message is counted under is fixed at its enqueue. So the depth of a value falls exactly by the messages that
-//! raised it, whatever changes in between. A value without messages may give way to a new one: its flows go on under
-//! `~gone`, and the sums over all values stay equal to those of the shard.
+//! The value under which a message is counted is fixed at its enqueue. So the depth of a value falls exactly by the
+//! messages that raised it, whatever changes in between. A value without messages may yield to a new one. Its flows
+//! then go on under `~gone`, and the sums over all values stay equal to those of the shard.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -111,8 +111,9 @@ impl KeyTally {
         self.own.len()
     }
 
-    /// Under what a new message with this value is counted. Makes room for the value where possible: `values_max` is the
-    /// most values with counts of their own. The value that gave way is returned, if one did. O(log n).
+    /// Returns under what a new message with this value is counted. Makes room for the value where possible:
+    /// `values_max` is the most values with counts of their own. Also returns the value that yielded, if one did.
+    /// O(log n).
     pub fn admit(&mut self, value: Option<&str>, values_max: usize, position: u64) -> (CountedAs, Option<Arc<str>>) {
         let Some(value) = value else { return (CountedAs::None, None) };
         if self.own.contains_key(value) {
@@ -185,7 +186,8 @@ impl KeyTally {
         own.chain(marks.map(|(value, (counts, _))| (value, counts)))
     }
 
-    /// The counts of a value and the position of their last change, as a store keeps them; none for a value that has none.
+    /// The counts of a value and the position of their last change, as a store keeps them; none for a value that has
+    /// none.
     pub fn stored(&self, value: &CountedValue) -> Option<(ValueCounts, u64)> {
         match value {
             CountedValue::Own(own) => self.own.get(&**own).map(|entry| (entry.counts, entry.changed_at)),

@@ -16,7 +16,7 @@ use crate::queue::tally::values::{COUNTED_STATES, ValueCounts, ValueFlow};
 use crate::queue::{Command, MessageState, Reply, Settings, Shard, Transition, Trigger};
 use crate::time::Timestamp;
 
-/// What a message was enqueued with, as far as counts depend on it.
+/// The parts of an enqueued message on which counts depend.
 struct Enqueued {
     count_by: Vec<Box<str>>,
     bytes: u32,
@@ -47,7 +47,8 @@ impl CountsOracle {
         Ok(())
     }
 
-    /// Since when the message of a row was ready, if the row gives a lease; since when it was leased, if the row ends one.
+    /// The time since which the message of a row was ready, if the row gives a lease; the time since which it was
+    /// leased, if the row ends one.
     fn since(&self, row: &Transition) -> Option<Timestamp> {
         let ends = row.from == Some(MessageState::Running) && row.to != row.from;
         let begins = |before: &Transition| {
@@ -111,8 +112,8 @@ impl CountsOracle {
         ]
     }
 
-    /// The sums over all values of a key are those of the messages that were enqueued while the key was counted. A value
-    /// with counts of its own has exactly the messages that are counted under it.
+    /// The sums over all values of a key are those of the messages that were enqueued while the key was counted. A
+    /// value with counts of its own has exactly the messages that are counted under it.
     fn check_values(&self, shard: &Shard) -> Result<(), TestCaseError> {
         for key in ["team", "zone"] {
             let is_counted = |key_of: &MessageKey| self.enqueued[key_of].count_by.iter().any(|own| **own == *key);

@@ -101,7 +101,8 @@ struct Pair {
     shard: Shard,
     /// Present only in the laws that ask for it.
     stored: Option<Stored>,
-    /// A shard that gets the same commands and has no heads of messages that are over, only in the laws that ask for it.
+    /// A shard that gets the same commands and has no heads of messages that are over, only in the laws that ask for
+    /// it.
     shedding: Option<Shedding>,
     oracle: Oracle,
     now: Timestamp,

@@ -48,8 +48,8 @@ impl Shedding {
         whole.keeping_heads()
     }
 
-    /// Puts a shard restored from stubs in the place of this one, which it must equal. Shapes count messages by their metadata,
-    /// so a store restores a queue with shapes from heads.
+    /// Puts a shard restored from stubs in the place of this one, which it must equal. Shapes count messages by their
+    /// metadata, so a store restores a queue with shapes from heads.
     pub fn restore(
         &mut self,
         restore: impl FnOnce(&BTreeMap<u64, Stub>) -> Result<Shard, ShardRestoreError>,

@@ -18,7 +18,7 @@ use tallystone_ports::{Clock, KeyDocument, KeyDocumentError, SigningKeys, TokenF
 
 /// An issuer with its keys.
 pub struct IssuerKeys {
-    /// Who it is, and how its tokens are understood.
+    /// The identity of the issuer, and how its tokens are understood.
     pub policy: IssuerPolicy,
     document: Arc<dyn KeyDocument>,
     read_every: Duration,
@@ -61,8 +61,8 @@ struct AskedReading {
     begun: u64,
 }
 
-/// Ids of keys that the issuer did not publish when a token named them first, each with how many readings had begun then. The
-/// oldest is first.
+/// Ids of keys that the issuer did not publish when a token named them first, each with how many readings had begun
+/// then. The oldest is first.
 #[derive(Default)]
 struct MissedKeys(VecDeque<(String, u64)>);
 
@@ -105,8 +105,8 @@ impl IssuerKeys {
         self.wanted.notified().await;
     }
 
-    /// Waits for a reading of the keys: the one under way, or one that this caller asks for. If they were read just now, `within`
-    /// says how long it may wait for the next time.
+    /// Waits for a reading of the keys: the one under way, or one that this caller asks for. If they were read just
+    /// now, `within` says how long it may wait for the next time.
     pub(super) async fn wait_for_keys(&self, clock: &dyn Clock, within: Duration) -> KeysAnew {
         let mut readings = self.readings.subscribe();
         if let Some(left) = self.ask(clock.elapsed()) {
@@ -140,8 +140,8 @@ impl IssuerKeys {
         None
     }
 
-    /// Notes that a token names a key that is not known. Answers whether a reading that began after the key was named first has
-    /// ended: the issuer does not publish it, then.
+    /// Notes that a token names a key that is not known. Answers whether a reading that began after the key was named
+    /// first has ended: the issuer does not publish it, then.
     pub(super) fn is_unpublished(&self, key: &str) -> bool {
         let (begun, ended) = (self.asked.lock().begun, *self.readings.borrow());
         let mut missed = self.missed.lock();

@@ -1,7 +1,7 @@
 //! Tokens that were verified, by their hashes; and whose calls are open, by their expiry.
 //!
-//! The first are bounded: the longest unused are forgotten. The second are as many as there are calls and first ones. Invariant:
-//! every identity that a caller may hold is among the second, so that its end reaches the caller.
+//! The first are bounded: the longest unused are forgotten. The second are as many as there are calls and first ones.
+//! Invariant: every identity that a caller may hold is among the second, so that its end reaches the caller.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -55,7 +55,7 @@ impl Default for KnownTokens {
 }
 
 impl KnownTokens {
-    /// Who showed a token, if that was verified and still counts at a time.
+    /// Returns the identity of the caller that showed a token, if the token was verified and still counts at a time.
     pub fn get(&self, hash: &TokenHash, now: Timestamp) -> Option<Arc<Identity>> {
         let known = self.by_hash.get(hash)?;
         if now < known.expires && !known.identity.has_ended() {

@@ -1,8 +1,9 @@
 //! Callers that show a token of an identity provider.
 //!
-//! A token is verified once and remembered by its hash, because a signature costs more than the rest of a small call. Nothing of
-//! a token is kept but the hash and what it stands for. What was verified ends at its expiry, when its issuer withdraws the key
-//! that signed it, and when the keys of the issuer could not be read for too long. Open calls of the token end with it.
+//! A token is verified once and remembered by its hash, because a signature costs more than the rest of a small call.
+//! Nothing of a token is kept but the hash and what it stands for. What was verified ends at its expiry, when its
+//! issuer withdraws the key that signed it, and when the keys of the issuer could not be read for too long. Open calls
+//! of the token end with it.
 
 mod issuer_keys;
 mod known_tokens;
@@ -24,7 +25,7 @@ use known_tokens::{KnownTokens, TokenHash, VerifiedBy};
 
 /// An issuer whose tokens count, and where it publishes its keys.
 pub struct TrustedIssuer {
-    /// Who it is, and how its tokens are understood.
+    /// The identity of the issuer, and how its tokens are understood.
     pub policy: IssuerPolicy,
     /// Its keys.
     pub document: Arc<dyn KeyDocument>,
@@ -32,7 +33,7 @@ pub struct TrustedIssuer {
     pub read_every: Duration,
 }
 
-/// Why a token is not taken now.
+/// The reason why a token is not taken now.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum TokenDenial {
     /// It is refused.
@@ -41,7 +42,7 @@ pub enum TokenDenial {
     KeysReadIn(Duration),
 }
 
-/// What is known of tokens at one moment.
+/// The counts of tokens at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct TokensInUse {
     /// Tokens that were verified, one signature each.
@@ -100,13 +101,14 @@ impl Tokens {
         })
     }
 
-    /// Finds out who shows a token. A known one costs a hash and a look-up, a new one a signature. One with an unknown key waits
-    /// for the keys of its issuer. If they were read just now, it waits for the next time, unless that is later than `within`: the
-    /// issuer may have published the key since.
+    /// Finds the caller that shows a token. A known token costs a hash and a look-up, a new one a signature. One with
+    /// an unknown key waits for the keys of its issuer. If they were read just now, it waits for the next time, unless
+    /// that is later than `within`: the issuer may have published the key since.
     pub async fn identify_within(&self, token: &str, within: Duration) -> Result<Arc<Identity>, TokenDenial> {
         let shared = &self.shared;
         let mut verdict = shared.identify(token);
-        // A reading that is under way may have begun before the issuer published the key, so the next one is waited for too.
+        // A reading that is under way may have begun before the issuer published the key, so the next one is waited for
+        // too.
         for _ in 0..2 {
             let Err((why, Some(issuer))) = &verdict else { break };
             if !why.may_pass_with_new_keys() {
@@ -135,7 +137,8 @@ impl Tokens {
         &self.shared.issuers
     }
 
-    /// Reads the keys of an issuer, and ends the tokens of those that it withdrew. Answers how long to wait before the next time.
+    /// Reads the keys of an issuer, and ends the tokens of those that it withdrew. Answers how long to wait before the
+    /// next time.
     pub async fn read_keys(&self, issuer: &Arc<IssuerKeys>) -> Duration {
         let shared = &self.shared;
         let (changed, pause) = issuer.read(&*shared.format, &*shared.clock).await;
@@ -160,7 +163,7 @@ impl Tokens {
         issuer.gauges(self.shared.clock.elapsed())
     }
 
-    /// What is known of tokens.
+    /// The counts of tokens now.
     pub fn in_use(&self) -> TokensInUse {
         let refused = TokenRefusal::ALL.into_iter().zip(self.shared.refused.iter().map(Count::get));
         TokensInUse { verified: self.shared.verified.get(), known: self.shared.known.len(), refused: refused.collect() }

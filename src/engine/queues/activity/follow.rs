@@ -1,7 +1,8 @@
-//! Renews readings of shards that the bridge of this server does not read, while somebody asks for activities.
+//! Renews readings of shards that the bridge of this server does not read, while a caller asks for activities.
 //!
-//! Shards of queues that were just shown are looked at every few seconds. All others take turns, the one that was not looked
-//! at for longest first, at a cost that does not grow with their number. A look at a shard that has not changed is cheap.
+//! Shards of queues that were just shown are looked at every few seconds. All others take turns, the one that was not
+//! looked at for longest first, at a cost that does not grow with their number. A look at a shard that has not changed
+//! is cheap.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +21,7 @@ use tallystone_ports::{ShardGlance, StoreError, StoreErrorKind};
 
 /// The pause between two rounds, and the longest wait for one.
 const ROUND: Duration = Duration::from_secs(1);
-/// What a look at a shard costs, as its store counts calls; then what it costs more if the shard has changed, and if
+/// The cost of a look at a shard, as its store counts calls; then the further cost if the shard has changed, and if
 /// messages are ready too.
 const LOOK_COST: u64 = 1;
 const CHANGED_COST: u64 = 1;
@@ -31,14 +32,14 @@ type DueShard = (Arc<ServedQueue>, u32);
 
 /// The shards whose readings are older than an age, those first that were not looked at for longest.
 pub struct DueShards {
-    /// Those of queues that were shown a short time ago.
+    /// The shards of queues that were shown a short time ago.
     shown: Vec<DueShard>,
     others: Vec<DueShard>,
 }
 
 impl DueShards {
-    /// Those of queues that hold messages. `since` says from when the age of a shard counts: who asks for one queue wants a
-    /// reading, and lists wait for looks that were not answered yet. O(shards).
+    /// Finds the due shards of queues that hold messages. `since` says from when the age of a shard counts: a caller
+    /// that asks for one queue wants a reading, and lists wait for looks that were not answered yet. O(shards).
     pub fn of(
         queues: &[Arc<ServedQueue>],
         elapsed: Duration,

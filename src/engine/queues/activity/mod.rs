@@ -1,9 +1,9 @@
-//! What queues do now, from readings of the totals of their shards. No call here reads messages.
+//! The present activity of queues, from readings of the totals of their shards. No call here reads messages.
 //!
-//! Where this process owns the queue store, the bridge reads each shard that changed, and the rows come from what it read.
-//! Where other servers change the shards too, or nothing reports, `follow` renews readings while somebody asks for rows, those
-//! of shown queues often and all others in turn.
-//! So each server has the rows of all shards, and merges nothing but those of a queue.
+//! If this process owns the queue store, the bridge reads each shard that changed, and the rows come from what it read.
+//! If other servers change the shards too, or nothing reports, `follow` renews readings while a caller asks for rows.
+//! It renews those of shown queues often and all others in turn. So each server has the rows of all shards, and merges
+//! nothing but those of a queue.
 
 mod follow;
 
@@ -33,14 +33,14 @@ pub(super) use follow::ActivityFollower;
 
 use follow::DueShards;
 
-/// What a queue does at one moment.
+/// The activity of a queue at one moment.
 #[derive(Clone, PartialEq, Debug)]
 pub struct QueueActivity {
     /// Its name.
     pub queue: String,
     /// Messages by state, in the order of `MessageState::ALL`; none before the first reading of each shard.
     pub messages: Option<[u64; MessageState::ALL.len()]>,
-    /// What attention is judged by.
+    /// The facts by which attention is judged.
     pub facts: ActivityFacts,
     /// The time up to which every change is in the row; none while it is not known.
     pub as_of: Option<Timestamp>,
@@ -87,7 +87,8 @@ pub struct ActivityPage {
 /// A queue with its row.
 type ActivityRow = (Arc<ServedQueue>, QueueActivity);
 
-/// Sums do not wait for numbers of a queue that was created so lately. Its rates need two looks, which may come by turns.
+/// Sums do not wait for numbers of a queue that was created so lately. Its rates need two looks, which may come by
+/// turns.
 const NEW_FOR: Duration = RATE_WINDOW;
 
 /// The last list, and whether somebody asks for lists.
@@ -97,7 +98,7 @@ pub struct ActivityBoard {
     last: Mutex<Option<(Duration, Arc<Vec<ActivityRow>>)>>,
     /// The elapsed time up to which shards are followed, in microseconds.
     followed_until: AtomicU64,
-    /// What looks at queues that are not shown may cost.
+    /// The credit for the cost of looks at queues that are not shown.
     credit: Mutex<TokenBucket>,
 }
 
@@ -153,8 +154,8 @@ impl Queues {
         }
     }
 
-    /// A part of the activities of the queues whose names are shown. O(queues); rows are made twice a second however many
-    /// ask.
+    /// A part of the activities of the queues whose names are shown. O(queues); rows are made twice a second however
+    /// many callers ask.
     pub async fn list_activity(
         &self,
         is_shown: impl Fn(&str) -> bool,
@@ -218,8 +219,8 @@ impl Queues {
         rows
     }
 
-    /// Renews the readings of queues that are shown, if they are old, and then those of others. Returns whether they may be
-    /// newer now.
+    /// Renews the readings of queues that are shown, if they are old, and then those of others. Returns whether they
+    /// may be newer now.
     async fn renew_shown(&self, shown: &[Arc<ServedQueue>]) -> bool {
         let is_due = || {
             !DueShards::of(shown, self.context.engine.clock.elapsed(), RATE_STEP, ShardActivity::looked_at).is_empty()

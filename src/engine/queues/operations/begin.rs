@@ -243,7 +243,8 @@ impl Queues {
         }
     }
 
-    /// What is left for a repeat after a restart: nothing, if it names a message that has changed since.
+    /// Returns the part of the work that is left for a repeat after a restart: nothing, if it names a message that has
+    /// changed since.
     async fn remaining_of(
         &self,
         queue: &ServedQueue,
@@ -280,8 +281,8 @@ fn longest(queue: &ServedQueue) -> Duration {
     queue.record.load().spec.settings.dedupe_window.max(OPERATION_KEPT)
 }
 
-/// The token of a request of this caller. The same token of another principal is another request. Callers without a key have
-/// theirs in common, because a repeat may come from another address.
+/// The token of a request of this caller. The same token of another principal is another request. Callers without a key
+/// have theirs in common, because a repeat may come from another address.
 pub(super) fn own_token(token: &str, caller: &CallerId) -> String {
     match caller.principal() {
         Some(name) => format!("{token}.{:016x}", xxh3_64(name.as_str().as_bytes())),

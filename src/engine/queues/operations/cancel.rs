@@ -11,7 +11,7 @@ use tallystone_domain::queue::{Filter, QueueId, QueueName};
 pub struct CancelRequest {
     /// The filter that they must match.
     pub filter: Filter,
-    /// Why.
+    /// The reason of the cancellation.
     pub reason: String,
     /// Whether to count only.
     pub dry_run: bool,
@@ -19,7 +19,7 @@ pub struct CancelRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
-    /// Who asks, as people are told.
+    /// The caller that asks, as it is shown to people.
     pub author: Box<str>,
 }
 

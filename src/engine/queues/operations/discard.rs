@@ -30,7 +30,7 @@ pub struct DiscardRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
-    /// Who asks, as people are told.
+    /// The caller that asks, as it is shown to people.
     pub author: Box<str>,
 }
 

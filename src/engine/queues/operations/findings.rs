@@ -1,4 +1,4 @@
-//! What checks found, kept with their operations.
+//! The findings of checks, kept with their operations.
 
 use parking_lot::Mutex;
 
@@ -17,7 +17,7 @@ pub struct QueueFinding {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FindingsPage {
     pub findings: Vec<QueueFinding>,
-    /// Where the next page begins; none if there is none yet.
+    /// The place at which the next page begins; none if there is none yet.
     pub next: Option<usize>,
 }
 

@@ -39,7 +39,7 @@ struct OperationIndex {
     /// Ended operations, oldest first: of all callers, and of each.
     ended: BTreeMap<EndKey, Arc<RunningOperation>>,
     ended_of: HashMap<CallerId, BTreeSet<EndKey>>,
-    /// Those that are in the list of a queue, oldest first.
+    /// The operations that are in the list of a queue, oldest first.
     listed: BTreeSet<(QueueId, OperationPlace)>,
     /// The quota permits of stored requests, by the expiry of the record.
     stored_requests: BTreeMap<(Timestamp, u64), QuotaPermit>,

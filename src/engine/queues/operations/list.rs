@@ -1,7 +1,7 @@
 //! The operations of a queue: those in progress, and for an hour those that have ended.
 //!
-//! Where several servers share the store, the list is that of their directory, and what runs here is shown as far as it is here.
-//! Dry runs, checks and operations on one message are in no list.
+//! If several servers share the store, the list is that of their directory, and an operation that runs here is shown as
+//! far as it is here. Dry runs, checks and operations on one message are in no list.
 
 use std::sync::Arc;
 
@@ -22,8 +22,8 @@ pub struct OperationsPage {
 }
 
 impl Queues {
-    /// Lists the operations of a queue behind a place, newest first, at most so many. Those of an earlier queue of its name are
-    /// not in the list. O(rows).
+    /// Lists the operations of a queue behind a place, newest first, at most `rows`. Operations of an earlier queue of
+    /// its name are not in the list. O(rows).
     pub async fn list_operations(
         &self,
         name: &QueueName,

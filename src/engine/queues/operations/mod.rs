@@ -1,11 +1,11 @@
-//! Purges, redrives, discards, cancels and checks: operations that continue after their call, with progress, and that anyone may
-//! cancel.
+//! Purges, redrives, discards, cancels and checks: operations that continue after their call, with progress, and that
+//! anyone may cancel.
 //!
 //! An operation covers the messages that the queue held at its start: each shard up to its sequence at that time. The
 //! operation lives in the memory of its server. With a request token its start is stored in the catalog before the
 //! answer. So a repeat after a restart continues with the rest, and touches no message enqueued since. Its end is
-//! stored too, after which nothing is left to do. Where several servers share the store, `operation_rows` lets all of them know
-//! of it, and `takeover` continues it when its server has gone.
+//! stored too, after which nothing is left to do. Where several servers share the store, `operation_rows` lets all of
+//! them know of it, and `takeover` continues it when its server has gone.
 
 mod begin;
 mod cancel;
@@ -74,7 +74,7 @@ impl OperationKind {
     }
 }
 
-/// What an operation does to which messages; two requests with one token must agree in it.
+/// The work of an operation, and the messages that it is for. Two requests with one token must agree in it.
 #[derive(Clone, PartialEq, Debug)]
 struct OperationSpec {
     kind: OperationKind,
@@ -146,9 +146,9 @@ pub struct Operation {
     pub began: Timestamp,
     /// The end time.
     pub ended: Option<Timestamp>,
-    /// What it does to which messages; none for a check, and for an operation on one message.
+    /// The work and the messages that it is for; none for a check, and for an operation on one message.
     pub work: Option<BulkOperation>,
-    /// Who began it.
+    /// The caller that began it.
     pub author: OperationAuthor,
 }
 
@@ -169,7 +169,7 @@ pub struct RedriveRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
-    /// Who asks, as people are told.
+    /// The caller that asks, as it is shown to people.
     pub author: Box<str>,
 }
 
@@ -201,7 +201,7 @@ struct RunningOperation {
     began: Timestamp,
     /// Since when this server runs it, by elapsed time, and what was done before.
     pace: Mutex<(Duration, u64)>,
-    /// What this server knows of its row, where servers share operations.
+    /// The row of the operation as this server knows it, where servers share operations.
     shared: Option<SharedProgress>,
     cancel: CancellationToken,
     findings: KeptFindings,

@@ -1,8 +1,8 @@
 //! Operations that every server of a store knows.
 //!
-//! Each has a row in the directory. Its runner writes the row at most once a second, and the others read it. A request to
-//! cancel is written into the row as well. A row changes by compare-and-set, so a runner whose operation was taken over sees
-//! that at its next write, and follows from then on. Until then both do the same steps, which are idempotent.
+//! Each has a row in the directory. Its runner writes the row at most once a second, and the others read it. A request
+//! to cancel is written into the row as well. A row changes by compare-and-set, so a runner whose operation was taken
+//! over sees that at its next write, and follows from then on. Until then both do the same steps, which are idempotent.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -34,7 +34,7 @@ const END_WAIT: Duration = Duration::from_secs(5);
 /// The attempts of a write that others overtake. They write once a second at most.
 const WRITE_ATTEMPTS: u32 = 8;
 
-/// What this server knows of the row of an operation.
+/// The row of an operation as this server knows it.
 pub(super) struct SharedProgress {
     state: Mutex<KnownRow>,
 }
@@ -91,7 +91,8 @@ impl From<BulkKind> for OperationKind {
 }
 
 impl OperationSpec {
-    /// What other servers need to know of it; none for what they need not know: a check, or an operation on one message.
+    /// Returns the part that other servers need to know. None for an operation that they need not know: a check, or an
+    /// operation on one message.
     pub(super) fn bulk(&self) -> Option<BulkOperation> {
         let kind = match self.kind {
             OperationKind::Purge => BulkKind::Purge,
@@ -284,8 +285,8 @@ impl Queues {
         });
     }
 
-    /// Notes the next step of an operation, and tells other servers of it once a second. Also learns from the row whether
-    /// somebody cancelled the operation.
+    /// Notes the next step of an operation, and tells other servers of it once a second. Also learns from the row
+    /// whether a caller cancelled the operation.
     pub(super) async fn share_progress(&self, running: &RunningOperation, next: BulkCursor) -> RowHolder {
         let Some(shared) = &running.shared else { return RowHolder::Here };
         let now = self.context.engine.clock.elapsed();

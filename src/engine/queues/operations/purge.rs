@@ -22,13 +22,13 @@ pub struct PurgeRequest {
     pub token: Option<String>,
     /// The id that the queue must have.
     pub queue: Option<QueueId>,
-    /// Who asks, as people are told.
+    /// The caller that asks, as it is shown to people.
     pub author: Box<str>,
 }
 
 impl Queues {
-    /// Cancels messages of a queue that wait, or removes those that are over; waits up to `patience` for the end, and as long
-    /// as it takes for that of a dry run.
+    /// Cancels messages of a queue that wait, or removes those that are over; waits up to `patience` for the end, and
+    /// as long as it takes for that of a dry run.
     pub async fn purge(
         &self,
         caller: CallerId,

@@ -1,6 +1,7 @@
 //! Continues the operations of servers that have gone, and forgets those that ended long ago.
 //!
-//! The first server in rank takes an operation over, so that mostly one does. If two do, the compare-and-set of the row decides.
+//! The first server in rank takes an operation over, so that mostly one does. If two do, the compare-and-set of the row
+//! decides.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,7 +1,7 @@
-//! What a server copies from the session directory, and what it has to tell it.
+//! The copy of the session directory in a server, and what the server has to report to the directory.
 //!
-//! The copy may be old: shards may be missing in it, and a session that lives in it may have ended. So calls are admitted
-//! by the directory.
+//! The copy may be old: shards may be missing in it, and a session that lives in it may have ended. So calls are
+//! admitted by the directory.
 
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ use tallystone_ports::SessionHeartbeat;
 /// Which heartbeats are due.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum DueHeartbeats {
-    /// Those that are late.
+    /// The heartbeats that are late.
     Late,
-    /// Those of all sessions, because their ends may have been missed.
+    /// The heartbeats of all sessions, because their ends may have been missed.
     All,
 }
 
@@ -65,8 +65,9 @@ impl SessionRegistry {
         }
     }
 
-    /// Notes that the directory has heard of a session. Returns whether the shards that it touched are known here. If the
-    /// directory knows of less than before, it may have lost shards of the session: each is noted again when it is touched.
+    /// Notes that the directory has heard of a session. Returns whether the shards that it touched are known here. If
+    /// the directory knows of less than before, it may have lost shards of the session: each is noted again when it is
+    /// touched.
     pub fn note_heartbeat(&self, id: SessionId, reply: HeartbeatReply, now: Duration) -> bool {
         let mut known = self.table.lock();
         let Some(entry) = known.sessions.get_mut(&id) else { return false };

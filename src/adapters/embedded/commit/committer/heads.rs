@@ -55,8 +55,8 @@ impl Committer {
         }
     }
 
-    /// The keyspaces of answers that outlive their messages. They were made with the enqueues, unless the store was restored
-    /// from a backup since. A failure is final, like that of a commit: the shard in memory has gone on.
+    /// The keyspaces of answers that outlive their messages. They were made with the enqueues, unless the store was
+    /// restored from a backup since. A failure is final, like that of a commit: the shard in memory has gone on.
     pub(super) fn answer_keyspaces(&mut self, answers: &[DedupeRecord]) -> Vec<(Keyspace, DedupeRecord)> {
         let mut found = Vec::with_capacity(answers.len());
         for kept in answers {
@@ -68,8 +68,8 @@ impl Committer {
         found
     }
 
-    /// The key under which ids are hashed, and whether it is new: then it has to be stored with the first queue. It comes from
-    /// the secret that seals lease tokens, which a server makes at its first start.
+    /// The key under which ids are hashed, and whether it is new: then it has to be stored with the first queue. It
+    /// comes from the secret that seals lease tokens, which a server makes at its first start.
     pub(super) fn id_key(&self) -> Result<(IdKey, bool), ReadError> {
         if let Some(key) = self.queues.table.id_key {
             return Ok((key, false));

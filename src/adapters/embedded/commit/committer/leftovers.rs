@@ -15,7 +15,8 @@ use tallystone_domain::queue::index::dedupe_index::DedupeRecord;
 use tallystone_domain::queue::{Shard, ShardId};
 
 impl Committer {
-    /// Removes some remains of deleted and dropped queues; later calls remove the rest. A failure is final and recorded.
+    /// Removes some remains of deleted and dropped queues; later calls remove the rest. A failure is final and
+    /// recorded.
     pub(super) fn purge_dropped_queues(&mut self) {
         let (Some(spaces), Some((shard, sequences))) =
             (self.queues.spaces.clone(), self.queues.table.leftovers.last_mut())
@@ -62,15 +63,15 @@ impl Committer {
         }
     }
 
-    /// Whether rows of a page remain for a later call. The highest sequences go first, so only the page of the highest one that
-    /// is left can be cut in two. O(1).
+    /// Whether rows of a page remain for a later call. The highest sequences go first, so only the page of the highest
+    /// one that is left can be cut in two. O(1).
     fn is_page_left(&self, shard: ShardId, page: u64) -> bool {
         let left = self.queues.table.leftovers.last().filter(|(of, _)| *of == shard);
         left.and_then(|(_, sequences)| sequences.last()).is_some_and(|highest| Shard::page_of(*highest) == page)
     }
 
-    /// The answers to the tokens of the messages of a deleted queue, for their repeats. Nobody repeats an enqueue into a queue
-    /// that was dropped.
+    /// The answers to the tokens of the messages of a deleted queue, for their repeats. No caller repeats an enqueue
+    /// into a queue that was dropped.
     fn answers_of(
         &self,
         spaces: &QueueKeyspaces,

@@ -19,8 +19,8 @@ impl Committer {
         self.core.queues.memory.publish(self.queues.table.memory());
     }
 
-    /// Refuses what brings messages into memory while that of queues is full: new ones, and those that are redriven. A repeat
-    /// brings none, and what the queue refuses has a better reason.
+    /// Refuses commands that bring messages into memory while the memory of queues is full: new messages, and those
+    /// that are redriven. A repeat brings none, and a command that the queue itself refuses has a better reason.
     pub(super) fn check_memory(&self, shard: ShardId, command: &QueueCommand, at: StepTime) -> Result<(), StoreError> {
         let memory = self.core.queues.memory.of(self.queues.table.memory());
         if !memory.is_full() {
@@ -41,8 +41,9 @@ impl Committer {
         Err(StoreError::not_applied(StoreErrorKind::Full, "apply to queue").with_advice(refusal_text(&memory)))
     }
 
-    /// While memory is short, drops the answers in memory that are older than the window of their queue, and keeps none of messages
-    /// that leave: enqueues drop whole buckets only, and may all be refused. Looks at all shards, at most once a second.
+    /// While memory is short, drops the answers in memory that are older than the window of their queue, and keeps none
+    /// of messages that leave. Enqueues drop whole buckets only, and may all be refused. Looks at all shards, at most
+    /// once a second.
     pub(super) fn drop_outlived_answers(&mut self) {
         let memory = self.core.queues.memory.of(self.queues.table.memory());
         let Some(now) = self.queues.moment.map(|moment| moment.step.token_age_clock) else { return };

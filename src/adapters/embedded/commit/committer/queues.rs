@@ -131,8 +131,8 @@ impl Committer {
         group.commands.push(StagedCommand::Apply { answers, answer });
     }
 
-    /// Commits what is staged. A deletion leaves the messages to a later commit, which finds them by their rows: so the rows have
-    /// to be there. `answers` are those of commands that came with it.
+    /// Commits the staged commands. A deletion leaves the messages to a later commit, which finds them by their rows:
+    /// so the rows have to be there. `answers` are those of commands that came with it.
     fn flush_before_delete(&mut self, group: &mut CommitGroup, answers: &mut [Result<ShardAnswer, StoreError>]) {
         self.flush(group);
         if self.core.failure().is_some() {
@@ -210,8 +210,8 @@ impl Committer {
         Ok(ShardAnswer { reply, messages, transitions, walked, at: moment.step.now, view })
     }
 
-    /// The body of a message whose payload an update is to replace, as it is staged or stored: its type and its trace context
-    /// stay. None for every other command, and if there is no such message.
+    /// The body of a message whose payload an update is to replace, as it is staged or stored: its type and its trace
+    /// context stay. None for every other command, and if there is no such message.
     fn replaced_body(
         &self,
         group: &CommitGroup,
@@ -232,8 +232,8 @@ impl Committer {
         read().map_err(|error| error.into_store_error(APPLY))
     }
 
-    /// Makes the keyspace of the answer to an enqueue, if its token has a time that the shard accepts: the answer goes there once
-    /// its message is gone.
+    /// Makes the keyspace of the answer to an enqueue, if its token has a time that the shard accepts. The answer goes
+    /// there once its message is gone.
     fn make_dedupe_keyspace(
         &mut self,
         shard: ShardId,
@@ -446,8 +446,8 @@ impl Committer {
     }
 }
 
-/// The disk space that a command needs. Commands of operators on a whole shard are small and rare, and a startup repeats
-/// them. They must not keep the server from starting.
+/// The disk space that a command needs. Commands of operators on a whole shard are small and rare, and a startup
+/// repeats them. They must not keep the server from starting.
 fn disk_space_needed(command: &QueueCommand) -> DiskSpaceLevel {
     let of_whole_shard =
         matches!(command, QueueCommand::Configure(_) | QueueCommand::SetValueLimit { .. } | QueueCommand::Delete);

@@ -21,7 +21,7 @@ use tallystone_domain::limits::STEP;
 use tallystone_domain::rollup::Checkpoint;
 use tallystone_ports::{AppendOutcome, NewEvent, RollWrite, StoreError, StoreErrorKind, VerdictOutcome};
 
-/// Why a row could not be staged.
+/// The reason for which a row could not be staged.
 #[derive(Debug, thiserror::Error)]
 enum StageError {
     #[error(transparent)]
@@ -166,8 +166,8 @@ impl Committer {
         Ok(spaces)
     }
 
-    /// The event at the key of one of a command's events: staged, in memory or on disk. If there is none, also whether memory
-    /// knows that a new event needs neither a touch of its step nor a listed name.
+    /// The event at the key of one of a command's events: staged, in memory or on disk. If there is none, also whether
+    /// memory knows that a new event needs neither a touch of its step nor a listed name.
     fn event_at(
         &self,
         group: &CommitGroup,

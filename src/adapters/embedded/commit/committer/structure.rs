@@ -1,5 +1,5 @@
-//! Changes of the structure of the store: catalog, series, deleted namespaces and dropped slices. They are rare, and each is a
-//! commit of its own, so that the next command sees it.
+//! Changes of the structure of the store: catalog, series, deleted namespaces and dropped slices. They are rare, and
+//! each is a commit of its own, so that the next command sees it.
 
 use fjall::Keyspace;
 
@@ -179,8 +179,8 @@ impl Committer {
         Ok(())
     }
 
-    /// Whether nothing of a counter lies above a time, and no slice has an event of it. A counter with events keeps its name:
-    /// without one, it would be taken for a counter without rows.
+    /// Whether nothing of a counter lies above a time, and no slice has an event of it. A counter with events keeps its
+    /// name: without one, it would be taken for a counter without rows.
     fn is_silent(&self, dataset: DatasetId, counter: &Counter, up_to: Timestamp) -> Result<bool, ReadError> {
         let range = ScanRange {
             after: Timestamp::MIN,
@@ -221,8 +221,8 @@ impl Committer {
         Ok(removed == rows_max)
     }
 
-    /// The keyspaces with rows of a namespace, except its events. Names come last: as long as one exists, an interrupted
-    /// removal is found again.
+    /// The keyspaces with rows of a namespace, except its events. Names come last: as long as one exists, an
+    /// interrupted removal is found again.
     fn rows_of(&self, namespace: NamespaceId) -> Vec<(Keyspace, KeyRange)> {
         let library = self.writer.library();
         let mut places = Vec::new();

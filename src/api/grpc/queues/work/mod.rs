@@ -1,9 +1,10 @@
 //! The Work stream serves one worker: it receives credit and settlements, and sends leases and results.
 //!
-//! A task per stream produces one response at a time, after the connection has accepted the previous one. So a worker that
-//! does not read gets no more responses and does not delay other workers; its leases expire. When the worker half-closes the
-//! stream, its unsettled leases are released. When the connection breaks, those that it has accepted expire, and the others are
-//! released. A draining server grants no leases but accepts settlements until all leases of the stream have ended.
+//! A task per stream produces one response at a time, after the connection has accepted the previous one. So a worker
+//! that does not read gets no more responses and does not delay other workers; its leases expire. When the worker
+//! half-closes the stream, its unsettled leases are released. When the connection breaks, those that it has accepted
+//! expire, and the others are released. A draining server grants no leases but accepts settlements until all leases of
+//! the stream have ended.
 //!
 //! In a session, the stream replaces the heartbeat while its connection is up and accepts data. A lease is bound to the
 //! session once the connection has accepted it. Pings detect dead connections.
@@ -98,7 +99,7 @@ struct WorkerStream<S> {
     /// The leases that were sent and not settled.
     unsettled: UnsettledLeases,
     dequeuing: Option<DequeueFuture>,
-    /// What a dequeue found while the connection did not accept responses.
+    /// The result of a dequeue that ended while the connection did not accept responses.
     dequeued: Option<Result<LeaseBatch, QueueError>>,
     heartbeat: Option<HeartbeatFuture>,
     draining: bool,
@@ -169,7 +170,8 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
                 Err(status) => return room.send(Err(status)),
             }
         }
-        // Nobody has seen the leases of a response that the connection did not accept. A session may come back for them.
+        // The worker has not seen the leases of a response that the connection did not accept. A session may come back
+        // for them.
         if accepted.counted() < sent && self.session.is_none() {
             let unseen = self.unsettled.take_newest(last_leases);
             release(&self.queues, unseen).await;
@@ -232,8 +234,8 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         self.dequeuing = Some(async move { queues.next_leases(&names, ask).await }.boxed());
     }
 
-    /// Goes on with the dequeue while the connection accepts no response. It may have been woken for a message, and no other
-    /// worker is woken for that before it has looked. Never ends.
+    /// Goes on with the dequeue while the connection accepts no response. It may have been woken for a message, and no
+    /// other worker is woken for that before it has looked. Never ends.
     async fn finish_dequeue(&mut self) -> Infallible {
         if let Some(dequeuing) = &mut self.dequeuing {
             self.dequeued = Some(dequeuing.await);

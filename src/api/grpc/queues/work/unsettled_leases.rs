@@ -1,5 +1,5 @@
-//! The leases that a stream has sent and whose settlement it has not seen. Only the newest are tracked, so a worker that
-//! settles its leases by unary calls does not leak memory. Untracked leases simply expire.
+//! The leases that a stream has sent and whose settlement it has not seen. Only the newest are tracked, so a worker
+//! that settles its leases by unary calls does not leak memory. Untracked leases simply expire.
 
 use std::collections::BTreeMap;
 

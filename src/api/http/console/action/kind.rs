@@ -1,4 +1,4 @@
-//! What an operator can do: its words, its method, and what it concerns.
+//! The acts of an operator: their words, their methods, and what they concern.
 
 use tonic::Status;
 
@@ -11,7 +11,7 @@ use tallystone_proto::queue::v1 as pb;
 
 const SERVICE: &str = "tallystone.queue.v1.QueueService";
 
-/// What an act is about, as a query or a form names it.
+/// The subject of an act, as a query or a form names it.
 #[derive(Clone, Copy, Debug)]
 pub struct ActionScope<'q> {
     pub queue: &'q str,
@@ -46,7 +46,7 @@ impl<'q> ActionScope<'q> {
 pub const OVER: [(&str, pb::MessageState); 2] =
     [("completed", pb::MessageState::Completed), ("canceled", pb::MessageState::Canceled)];
 
-/// What an operator can do.
+/// An act of an operator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum ConsoleAction {
     BlockDequeue,
@@ -102,7 +102,7 @@ impl ConsoleAction {
         matches!(self, Self::Purge | Self::Discard | Self::Delete)
     }
 
-    /// What it does, in one sentence.
+    /// The effect of the act, in one sentence.
     pub const fn effect(self, scope: &ActionScope<'_>) -> &'static str {
         match self {
             Self::BlockDequeue => "Workers get no more messages. Leases that are out go on. Nothing is lost.",
@@ -150,7 +150,7 @@ impl ConsoleAction {
         }
     }
 
-    /// What its number of messages means.
+    /// The meaning of its number of messages, in words; empty where none are needed.
     pub const fn counted(self) -> &'static str {
         match self {
             Self::BlockEnqueue => "those that wait already stay",

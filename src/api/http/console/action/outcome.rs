@@ -1,4 +1,4 @@
-//! What a page says of an act that was done or started.
+//! The sentence of a page about an act that was done or started.
 
 use super::kind::ACTIONS;
 use crate::http::console::format::whole;
@@ -8,7 +8,7 @@ use crate::http::console::query::PageQuery;
 use tallystone_domain::shell_word::shell_word;
 use tallystone_proto::queue::v1 as pb;
 
-/// What was done or started, for the page after it.
+/// The act that was done or started, in a sentence for the page after it.
 pub fn done(query: &PageQuery) -> Option<String> {
     let text_of = |key| {
         let found = ACTIONS.into_iter().find(|(_, name, _)| *name == query.text(key));
@@ -25,7 +25,7 @@ pub fn done(query: &PageQuery) -> Option<String> {
     text_of("done").map(took).or_else(|| text_of("started").map(started))
 }
 
-/// What was done or started, with how far it is by now.
+/// The act that was done or started, in a sentence, with how far it is by now.
 pub async fn progress(calls: &InProcessClient, query: &PageQuery) -> Option<String> {
     let said = done(query)?;
     let operation_id = query.text("operation").to_owned();

@@ -16,8 +16,8 @@ pub struct PostedForms {
     made: AtomicU64,
 }
 
-/// What came of a form: a hash of its content, and how it ended. None before it is done. Locked while it is done, so that a
-/// second post waits for the first.
+/// The result of a form: a hash of its content, and how it ended. None before it is done. Locked while it is being
+/// done, so that a second post waits for the first.
 pub(super) type PostedForm = tokio::sync::Mutex<Option<(u64, FormEnd)>>;
 
 /// How a form ended.
@@ -58,7 +58,7 @@ impl PostedForms {
         form
     }
 
-    /// What is said of the messages of a queue that a form selected; none for any other form.
+    /// The sentence about the messages of a queue that a form selected; none for any other form.
     pub fn said_of(&self, token: &str, of_queue: &str) -> Option<String> {
         let found = self.posted.lock().iter().find(|(known, _)| known == token).map(|(_, form)| Arc::clone(form))?;
         match &*found.try_lock().ok()? {

@@ -1,7 +1,8 @@
-//! Acts on messages that somebody selected in a list: a page that says how many, then a call for each, and what came of them.
+//! Acts on messages that were selected in a list: a page that says how many, then a call for each, and the results.
 //!
-//! Redrives and discards carry the token of the form and the place of the message, so a form that is sent again after a restart
-//! does no message twice. A cancel looks at the state first: the call answers alike for a message that is canceled already.
+//! Redrives and discards carry the token of the form and the place of the message, so a form that is sent again after a
+//! restart does no message twice. A cancel looks at the state first: the call answers alike for a message that is
+//! canceled already.
 
 use std::collections::BTreeMap;
 
@@ -26,7 +27,7 @@ const AT_ONCE: usize = 8;
 /// The different failures that are told, most frequent first.
 const FAILURES_TOLD: usize = 3;
 
-/// What can be done with selected messages.
+/// An act on selected messages.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum SelectedAct {
     Cancel,
@@ -100,7 +101,8 @@ impl SelectedAct {
     }
 }
 
-/// The names, words and classes of the buttons for selected messages of a state, without those that the caller may not use.
+/// The names, words and classes of the buttons for selected messages of a state, without those that the caller may not
+/// use.
 pub fn buttons(
     calls: &InProcessClient,
     queue: &str,
@@ -162,7 +164,8 @@ pub fn confirm(
     Ok(page)
 }
 
-/// Does an act with each of the selected messages, once for each form. Returns the place of the page that says what came of it.
+/// Does an act with each of the selected messages, once for each form. Returns the place of the page that shows the
+/// result.
 pub async fn perform(
     calls: &InProcessClient,
     (act, form): (SelectedAct, &PageQuery),
@@ -188,7 +191,7 @@ pub async fn perform(
     Ok(link("messages", &[("queue", queue), ("state", form.text("state")), ("selection", token)]))
 }
 
-/// What came of one message.
+/// The result for one message.
 enum OneEnd {
     Done,
     /// Its worker is asked to stop.
@@ -198,7 +201,7 @@ enum OneEnd {
     Failed(String),
 }
 
-/// What came of all selected messages.
+/// The results for all selected messages.
 #[derive(Default)]
 struct SelectionEnd {
     done: usize,

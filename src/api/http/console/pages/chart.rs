@@ -20,7 +20,8 @@ const POINTS: i64 = 120;
 /// The sizes of the drawings: width and height.
 pub const CHART: (f64, f64) = (1_000.0, 160.0);
 const SPARKLINE: (f64, f64) = (100.0, 20.0);
-/// What a sparkline shows, and the span of each of its points. With the most queues of a page, one call reads it.
+/// The time that a sparkline shows, and the span of each of its points. With the most queues of a page, one call reads
+/// it.
 const SPARKLINE_RANGE: Duration = Duration::from_secs(3_600);
 const SPARKLINE_STEP: i64 = 120;
 /// How long a page waits for its sparklines, which it can do without.
@@ -140,8 +141,8 @@ fn oldest(results: &[pb::GetSeriesResult], namespace: &str) -> Option<Timestamp>
     earliest(results.iter().filter_map(|result| result.series.as_ref()).map(of))
 }
 
-/// How often some counters were counted in the last hour, in their order, and the age of the lines. Without an answer in time
-/// there are none.
+/// How often some counters were counted in the last hour, in their order, and the age of the lines. Without an answer
+/// in time there are none.
 pub async fn sparklines(
     calls: &InProcessClient,
     namespace: &str,

@@ -12,7 +12,7 @@ use tallystone_proto::queue::v1 as queue;
 
 /// The changes of one page.
 const PAGE_ROWS: i32 = 50;
-/// What has changes; the first if the query names none.
+/// The kinds of things that have changes; the first if the query names none.
 const KINDS: [&str; 2] = ["queue", "namespace"];
 
 /// The page.

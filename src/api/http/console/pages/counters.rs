@@ -177,7 +177,7 @@ pub async fn one(calls: &InProcessClient, query: &PageQuery) -> Result<Page, Pag
     Ok(page)
 }
 
-/// What was added over time.
+/// The section of what was added over time.
 async fn over_time(calls: &InProcessClient, query: &PageQuery) -> Section {
     let (namespace, name) = (query.text("ns"), query.text("name"));
     let counters = vec![DrawnCounter { label: "Added", class: "one", name: name.to_owned() }];

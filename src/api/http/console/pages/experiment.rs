@@ -1,7 +1,7 @@
 //! An experiment: may I decide?
 //!
-//! The query names an experiment that the service keeps, or has all that one is. Trust comes first, then the verdict, then the
-//! numbers.
+//! The query names an experiment that the service keeps, or has all that one is. Trust comes first, then the verdict,
+//! then the numbers.
 
 use super::looks;
 use super::methods::{COMPARE_EXPERIMENT, GET_EXPERIMENT};
@@ -85,7 +85,8 @@ impl ShownExperiment {
         }
     }
 
-    /// What the service keeps of it. Nobody can change these settings, but for the description and the other metrics.
+    /// The settings of an experiment that the service keeps; none for any other. No caller can change them, but for the
+    /// description and the other metrics.
     fn settings(&self) -> Option<Section> {
         let experiment = &self.experiment;
         let fact = |label, value: String| Fact { label, value, ..Fact::default() };
@@ -126,7 +127,7 @@ impl ShownExperiment {
         }
     }
 
-    /// Where a described experiment is changed.
+    /// The link to the page where a described experiment is changed; none for a kept one.
     fn links(&self, query: &PageQuery) -> Vec<ActionLink> {
         let href = link("experiments", &FIELDS.map(|field| (field, query.text(field))));
         let change = ActionLink { href, text: "Change", enabled: true, ..ActionLink::default() };
@@ -134,7 +135,7 @@ impl ShownExperiment {
     }
 }
 
-/// What is counted once in it.
+/// The unit of an experiment, which is counted once in it.
 fn unit_of(experiment: &pb::Experiment) -> &'static str {
     match experiment.unit() {
         pb::ExperimentUnit::Unspecified | pb::ExperimentUnit::User => "user",
@@ -217,7 +218,7 @@ fn experiment_of(query: &PageQuery) -> Result<pb::Experiment, PageFailure> {
     })
 }
 
-/// What may be said of each arm, and whether the arms were filled as declared.
+/// The verdict on each arm, and whether the arms were filled as declared.
 fn verdicts(found: &pb::CompareExperimentResponse, metric: &str) -> Section {
     let verdict = |contrast: &pb::ExperimentContrast| {
         let (verdict, words) = verdict_of(contrast.verdict);
@@ -340,7 +341,7 @@ impl IntervalScale {
         (least < most).then_some(Self { least: least - room, most: most + room })
     }
 
-    /// Where a value lies, from 0 to the width.
+    /// The place of a value, from 0 to the width.
     fn place(self, value: f64) -> i64 {
         ((value - self.least) / (self.most - self.least) * WIDTH).clamp(0.0, WIDTH).round() as i64
     }

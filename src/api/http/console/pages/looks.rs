@@ -18,7 +18,7 @@ const MINUTES_KEPT: i64 = 31 * 24 * HOUR;
 /// The width of the dash that stands for a single look.
 const DASH: f64 = 12.0;
 
-/// What one look says of one difference, in shares: the lower end, the difference and the upper end.
+/// The result of one look for one difference, in shares: the lower end, the difference and the upper end.
 type DrawnLook = [Option<f64>; 3];
 
 /// A section for each arm but the control. There are none before the first look.

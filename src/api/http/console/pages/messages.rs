@@ -34,7 +34,7 @@ const STATES: [(&str, &str, pb::MessageState); 6] = [
     ("canceled", "canceled", pb::MessageState::Canceled),
 ];
 
-/// What the page of a message offers.
+/// The actions that the page of a message offers.
 #[derive(Clone, Copy)]
 pub struct MessageOffers {
     /// Whether it may be canceled.
@@ -193,7 +193,7 @@ pub async fn one(calls: &InProcessClient, query: &PageQuery, offers: MessageOffe
     Ok(page)
 }
 
-/// What may be done with a message, with a reason for each button that is off.
+/// The actions on a message, with a reason for each button that is off.
 fn actions(
     calls: &InProcessClient,
     queue: &str,
@@ -318,7 +318,7 @@ fn lane(step: &history::MessageTransition) -> TableRow {
     }
 }
 
-/// Why the service changed a message by itself, or at whose request; empty where the state alone says it.
+/// The reason why the service changed a message by itself, or at a request; empty where the state alone says it.
 const fn why_of(trigger: history::TransitionTrigger) -> &'static str {
     use history::TransitionTrigger as Trigger;
     match trigger {

@@ -43,7 +43,7 @@ const ORDERS: [(&str, pb::ActivityOrder); 8] = [
     ("oldest", pb::ActivityOrder::Oldest),
 ];
 
-/// What a page shows of all queues.
+/// The reading of all queues that a page shows.
 pub struct OverviewReading {
     /// The rows that the query names.
     pub listed: pb::ListQueueActivityResponse,
@@ -160,7 +160,7 @@ pub async fn page(calls: &InProcessClient, query: &PageQuery) -> Result<Page, Pa
     Ok(page)
 }
 
-/// What live updates replace.
+/// The parts of the page that live updates replace.
 pub fn parts(read: &OverviewReading, away: Option<&str>) -> [Section; 3] {
     // While the store is away, all numbers are old, and the page says so.
     let sums_age = away.map_or_else(|| read.sums_age(), |_| Section { part: SUMS_AGE_PART, ..Section::default() });

@@ -73,7 +73,8 @@ pub async fn page(calls: &InProcessClient, query: &PageQuery, read_only: bool) -
     Ok(page)
 }
 
-/// What live updates replace: whether the store is away, the reasons for attention, and the actions.
+/// The parts of the page that live updates replace: whether the store is away, the reasons for attention, and the
+/// actions.
 pub fn parts(calls: &InProcessClient, activity: &pb::QueueActivity, read_only: bool) -> [Section; 3] {
     let (name, away) = (&activity.queue, calls.queues_away());
     let attention = activity.attention.iter().map(|reason| attention_row(name, reason)).collect();
@@ -84,7 +85,7 @@ pub fn parts(calls: &InProcessClient, activity: &pb::QueueActivity, read_only: b
     ]
 }
 
-/// What came in and what went out, from the counters of the queue.
+/// The messages that came in and those that went out, from the counters of the queue.
 async fn flow(calls: &InProcessClient, query: &PageQuery) -> Section {
     let name = query.text("name");
     let drawn = |label, class, counter: &str| DrawnCounter { label, class, name: format!("{name}~{counter}") };
@@ -207,7 +208,7 @@ async fn workers(calls: &InProcessClient, name: &str) -> Section {
     section
 }
 
-/// What the queue uses of its quotas, and its settings.
+/// The use that the queue makes of its quotas, and its settings.
 async fn settings(calls: &InProcessClient, name: &str) -> Vec<Section> {
     let request = pb::GetQueueRequest { queue: name.to_owned() };
     let of_depth = pb::GetDepthRequest { queue: name.to_owned(), ..Default::default() };
@@ -286,7 +287,7 @@ fn actions(calls: &InProcessClient, activity: &pb::QueueActivity, off: &str) -> 
     Section { part: "actions", title: "Actions".to_owned(), note, links: links.collect(), ..Section::default() }
 }
 
-/// Why actions are off; empty if they are not.
+/// The reason why actions are off; empty if they are not.
 pub fn why_off(read_only: bool, is_away: bool) -> &'static str {
     match (read_only, is_away) {
         (true, _) => "off: this console is read-only (console.read_only)",

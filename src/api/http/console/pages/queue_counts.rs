@@ -41,8 +41,8 @@ pub fn earliest(times: impl IntoIterator<Item = Option<Timestamp>>) -> Option<Ti
     times.into_iter().min_by_key(|at| at.map(|at| (at.seconds, at.nanos))).flatten()
 }
 
-/// Up to when changes of queues are in a count of theirs: the count has all events up to a time, and the queues reported all
-/// changes up to another.
+/// The time up to which changes of queues are in a count of theirs. The count has all events up to one time, and the
+/// queues reported all changes up to another.
 pub fn queue_as_of(as_of: Option<Timestamp>, reported_to: Option<Timestamp>) -> Option<Timestamp> {
     earliest([as_of, reported_to])
 }

@@ -6,7 +6,7 @@ use crate::http::console::format::next_link;
 use crate::http::console::query::{PageQuery, link};
 use crate::http::console::view::{Page, PageFailure, Section, TableCell, TableRow, TableView, TextLink, cell, heads};
 
-/// Where the pages are in the source.
+/// The folder of the pages in the source.
 const FOLDER: &str = "docs/runbook/";
 
 /// The letters of an unknown name that a page shows.

@@ -1,4 +1,4 @@
-//! What a page draws: lines over time, intervals, and the lines of cells.
+//! The drawings of a page: lines over time, intervals, and the lines of cells.
 
 use std::fmt::Write as _;
 
