@@ -8,6 +8,7 @@ mod access;
 mod adds;
 mod attacks;
 mod bridge;
+mod callgrind;
 mod cassandra;
 mod client;
 mod converge;

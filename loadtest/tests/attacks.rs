@@ -1,22 +1,12 @@
 //! Attacks of each kind for a second against a real server: it does what it says, and the server answers afterwards. No figures.
 
-use std::path::{Path, PathBuf};
+mod server;
+
 use std::process::Command;
 
 use serde_json::Value;
 
-/// The server's binary beside that of this package; built if this package alone is tested.
-fn server() -> PathBuf {
-    let path = Path::new(env!("CARGO_BIN_EXE_loadtest")).with_file_name("tallystone");
-    if !path.exists() {
-        let built = Command::new(env!("CARGO"))
-            .args(["build", "--locked", "--package", "tallystone", "--bin", "tallystone"])
-            .status()
-            .expect("cargo runs");
-        assert!(built.success(), "the server is built");
-    }
-    path
-}
+use server::server;
 
 /// Runs attacks of some seconds, each on a server of its own, and answers their table.
 fn attacked_for(seconds: u32, attacks: &[&str]) -> Vec<Value> {

@@ -5,8 +5,6 @@
 //! builds are measured in turns. Calls of a server that is alone with one caller cost more than those of a busy one, where many share
 //! a commit: the figure is for comparing builds, not for capacity.
 
-mod callgrind;
-
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -20,6 +18,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::PLAIN;
 use crate::adds::{Aim, Unary};
+use crate::callgrind::{self, Callgrind};
 use crate::client::{Connections, reason_of};
 use crate::gets::{self, Get};
 use crate::load::Call;
@@ -30,7 +29,6 @@ use crate::redis::lives::Life;
 use crate::redis::server::Redis;
 use crate::report::median;
 use crate::target::{Target, ensure_built};
-use callgrind::Callgrind;
 
 /// What is compared, and how often.
 #[derive(Args, Clone)]

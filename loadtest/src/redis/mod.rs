@@ -3,9 +3,11 @@
 //! Each part has a Redis and a server of its own. CPU is that of the Redis process, by INFO. Times of functions are the upper
 //! bounds of the buckets of LATENCY HISTOGRAM.
 
+mod gate;
 pub mod lives;
 mod many;
 mod peers;
+mod phases;
 pub mod server;
 
 use std::path::{Path, PathBuf};
@@ -59,6 +61,8 @@ pub struct Scale {
     /// Queues with a worker that waits: as many as a server takes beside the template that it makes
     #[arg(long, default_value_t = 9_999)]
     queues: usize,
+    #[command(flatten)]
+    instructions: phases::KeptFigures,
     /// Run this part only
     #[arg(long, value_enum)]
     only: Option<Part>,
@@ -85,6 +89,8 @@ enum Part {
     Many,
     /// Queue libraries on the same machine: BullMQ and asynq, where Node.js and Go are installed
     Peers,
+    /// Instructions of Redis for a life, by callgrind; not run unless it is asked for
+    Instructions,
 }
 
 /// A Redis, a server on it, and connections to the server.
@@ -112,6 +118,11 @@ impl Scale {
 
 /// Runs everything and prints the table.
 pub async fn run(binary: &Path, folder: impl Fn() -> Result<TempDir>, scale: Scale) -> Result<()> {
+    let has_figures = scale.instructions.gate.is_some() || scale.instructions.write.is_some();
+    ensure!(!has_figures || scale.only == Some(Part::Instructions), "--gate and --write go with --only instructions");
+    if scale.only == Some(Part::Instructions) {
+        return phases::run(binary, &folder, &scale.redis_server, &scale.instructions).await;
+    }
     let mut table = Vec::new();
     let wanted = |part| scale.only.is_none_or(|only| only == part);
     println!("{}", Redis::start(&scale.redis_server, folder()?, "everysec")?.version()?);
