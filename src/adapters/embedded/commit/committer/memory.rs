@@ -46,18 +46,23 @@ impl Committer {
     /// once a second.
     pub(super) fn drop_outlived_answers(&mut self) {
         let memory = self.core.queues.memory.of(self.queues.table.memory());
-        let Some(now) = self.queues.moment.map(|moment| moment.step.token_age_clock) else { return };
+        let Some(moment) = self.queues.moment else { return };
+        let now = moment.step.token_age_clock;
         if !memory.is_short() || now < self.queues.answers_dropped_next {
             return;
         }
-        let mut any = false;
-        for kept in self.queues.table.shards.values_mut() {
-            any |= kept.shard.drop_outlived_answers(now);
+        let shards = self.queues.table.shards.iter_mut();
+        let dropped = shards.filter_map(|(shard, kept)| kept.shard.drop_outlived_answers(now).then_some(*shard));
+        let dropped: Vec<ShardId> = dropped.collect();
+        self.queues.answers_dropped_next = now + if dropped.is_empty() { REST_WITHOUT_ANY } else { DROP_EVERY };
+        if dropped.is_empty() {
+            return;
         }
-        self.queues.answers_dropped_next = now + if any { DROP_EVERY } else { REST_WITHOUT_ANY };
-        if any {
-            self.queues.table.count_all_memory();
-            self.publish_memory();
+        // No command of theirs may come for a long time, and their status says what they take.
+        for shard in &dropped {
+            self.queues.table.refresh_view(*shard, moment.step.now);
         }
+        self.publish_memory();
+        self.queues.listeners.notify(&self.queues.table, dropped.into_iter());
     }
 }
