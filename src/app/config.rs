@@ -608,6 +608,7 @@ pub mod tests {
         );
         for (key, value, words) in [
             ("server.worker_threads", "-1", "flag --set: server.worker_threads must be 0 or more"),
+            ("queues.memory_bytes", "-1", "flag --set: queues.memory_bytes must be 0 or more"),
             ("server.worker_threads", "x", "flag --set: server.worker_threads must be a whole number"),
             ("log.level", "bogus[[", "flag --set: log.level cannot be used"),
             ("log.level", "inof", "flag --set: log.level cannot be used: \"inof\" is not a level; did you mean info?"),

@@ -107,6 +107,26 @@ fn exclusive_one(number: u64) -> NewMessage {
     NewMessage { routing: RoutingValue::new(&value).ok(), metadata, ..plain(number) }
 }
 
+/// Ids in the order of messages, one each 100 us.
+fn of_version_7(number: u64) -> NewMessage {
+    let moment =
+        uuid::Timestamp::from_unix(uuid::NoContext, 1_000_000 + number / 10_000, (number % 10_000 * 100_000) as u32);
+    NewMessage { id: MessageId::of_uuid(Uuid::new_v7(moment).into_bytes()), ..plain(number) }
+}
+
+fn failed() -> FailureReport {
+    let text = "the other side does not answer: connection refused, after three attempts in ten seconds";
+    let error = Some(AttemptError { signature: "CONNECT".into(), text: text.into() });
+    FailureReport { error, ..FailureReport::default() }
+}
+
+/// A shard that keeps stubs of what is over.
+fn of_stubs() -> Filled {
+    let filled = Filled::with(settings());
+    let shard = filled.shard.with_stubs(IdKey::default());
+    Filled { shard, ..filled }
+}
+
 fn shed(filled: &mut Filled) {
     filled.shard.shed_heads();
 }
@@ -119,7 +139,7 @@ fn purge(filled: &mut Filled) {
 
 /// A process takes memory in large pieces, which must be few beside what is measured.
 fn messages_of(contents: &str) -> u64 {
-    if contents == "finished" { 4 * MESSAGES } else { MESSAGES }
+    if ["finished", "dead letters"].contains(&contents) { 4 * MESSAGES } else { MESSAGES }
 }
 
 /// The contents by name, of so many messages.
@@ -127,6 +147,7 @@ fn shard_with(contents: &str, messages: u64) -> Filled {
     let completed = (SettleAction::Complete, FailureReport::default());
     match contents {
         "plain" => Filled::with(settings()).put_all(messages, plain),
+        "version 7" => Filled::with(settings()).put_all(messages, of_version_7),
         "metadata" => Filled::with(settings()).put_all(messages, with_metadata),
         "shapes" => {
             let shape = ShapeKeys::new(["tenant"]).expect("valid keys");
@@ -141,17 +162,9 @@ fn shard_with(contents: &str, messages: u64) -> Filled {
             while !filled.take(100).is_empty() {}
             filled
         }
-        "errored" => {
-            let text = "the other side does not answer: connection refused, after three attempts in ten seconds";
-            let error = Some(AttemptError { signature: "CONNECT".into(), text: text.into() });
-            let failure = FailureReport { error, ..FailureReport::default() };
-            Filled::with(settings()).work_off(messages, (SettleAction::Fail, failure), |_| {})
-        }
-        "finished" => {
-            let filled = Filled::with(settings());
-            let shard = filled.shard.with_stubs(IdKey::default());
-            Filled { shard, ..filled }.work_off(messages, completed, shed)
-        }
+        "errored" => Filled::with(settings()).work_off(messages, (SettleAction::Fail, failed()), |_| {}),
+        "dead letters" => of_stubs().work_off(messages, (SettleAction::Fail, failed()), shed),
+        "finished" => of_stubs().work_off(messages, completed, shed),
         "answers" => Filled::with(settings()).work_off(messages, completed, purge),
         other => panic!("no contents {other}"),
     }
@@ -185,7 +198,19 @@ fn measured(contents: &str) -> (u64, u64) {
 #[test]
 fn the_count_of_the_memory_of_a_shard_is_within_15_percent_of_what_a_process_takes() {
     let mut told = Vec::new();
-    for contents in ["plain", "metadata", "shapes", "exclusive", "running", "errored", "finished", "answers"] {
+    let all = [
+        "plain",
+        "version 7",
+        "metadata",
+        "shapes",
+        "exclusive",
+        "running",
+        "errored",
+        "dead letters",
+        "finished",
+        "answers",
+    ];
+    for contents in all {
         let ((resident, counted), messages) = (measured(contents), messages_of(contents));
         told.push((contents, resident / messages, counted / messages, counted * 100 / resident));
     }

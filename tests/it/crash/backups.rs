@@ -237,6 +237,60 @@ fn a_backup_under_load_with_kills_is_the_state_of_one_moment() {
 }
 
 #[test]
+fn finished_messages_and_dead_letters_of_a_backup_are_the_same_after_the_restore() {
+    let queue = |server: &Server, method: &str, body: Value| {
+        let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), &body.to_string());
+        assert_eq!(answer.status, 200, "{method}: {}", answer.body);
+        answer.json()
+    };
+    let leases = |server: &Server, most: u32| {
+        let answer = queue(server, "Dequeue", json!({"queue": "q", "maxMessages": most}));
+        answer["leases"].as_array().expect("leases").clone()
+    };
+    let all = |server: &Server| {
+        let states = ["MESSAGE_STATE_PENDING", "MESSAGE_STATE_COMPLETED", "MESSAGE_STATE_ERRORED"];
+        let list = |state| queue(server, "ListMessages", json!({"queue": "q", "state": state, "pageSize": 100}));
+        states.map(|state| list(state)["messages"].clone())
+    };
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let (data, dir, restored) =
+        (folder.path().join("data"), folder.path().join("backup"), folder.path().join("restored"));
+    let server = Launch::dev(&data).start();
+    queue(&server, "CreateQueue", json!({"queue": {"name": "q", "shards": 1}}));
+    let message = |at: u32| match at {
+        0..2 => json!({"messageId": format!("m-{at}"), "priority": "1", "maxAttempts": 1}),
+        _ => json!({"messageId": format!("m-{at}"), "priority": "2"}),
+    };
+    for first in [0, 50] {
+        let messages: Vec<Value> = (first..first + 50).map(message).collect();
+        queue(&server, "BatchEnqueue", json!({"queue": "q", "messages": messages}));
+    }
+    for lease in leases(&server, 2) {
+        queue(&server, "Fail", json!({"queue": "q", "leaseToken": lease["leaseToken"]}));
+    }
+    // More than a whole page of 64.
+    for lease in leases(&server, 80) {
+        queue(&server, "Complete", json!({"queue": "q", "leaseToken": lease["leaseToken"]}));
+    }
+    let expected = all(&server);
+    assert_eq!(expected.each_ref().map(|listed| listed.as_array().map_or(0, Vec::len)), [18, 80, 2]);
+    let made = backup(&server, &dir).wait_with_output().expect("the tool ends");
+    assert!(made.status.success(), "{}", said(&made));
+    server.kill();
+    let output = ended(&mut tool(&["restore", path(&dir), "--data", path(&restored)]));
+    assert!(output.status.success(), "{}", said(&output));
+
+    let server = Launch::dev(&restored).start();
+    assert_eq!(all(&server), expected);
+    let repeated = queue(&server, "Enqueue", json!({"queue": "q", "message": message(7)}));
+    assert_eq!((&repeated["alreadyEnqueued"], &repeated["state"]), (&json!(true), &json!("MESSAGE_STATE_COMPLETED")));
+    queue(&server, "RedriveMessages", json!({"queue": "q", "messageId": "m-1"}));
+    let [pending, completed, errored] = all(&server).map(|listed| listed.as_array().map_or(0, Vec::len));
+    assert_eq!((pending, completed, errored), (19, 80, 1), "one dead letter is back");
+    assert!(server.stop().success(), "an orderly stop");
+}
+
+#[test]
 fn leases_of_a_backup_are_settled_after_the_restore_and_fences_go_on_growing() {
     let queue = |server: &Server, method: &str, body: Value| {
         let answer = server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), &body.to_string());

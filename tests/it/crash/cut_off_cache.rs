@@ -15,7 +15,7 @@ fn start(way: &Proxy) -> Server {
     let node = cassandra::shared().unwrap_or_else(|why| panic!("{why}"));
     let launch = Launch::dev_on_cassandra(node).arg("--memcached").arg(&way.address().to_string());
     let launch = launch.arg("--set").arg("clusters.cassandra.keyspace=cut_off_cache");
-    launch.arg("--set").arg("storage.cache_cluster=memcached").start()
+    launch.arg("--set").arg("cache.cluster=memcached").start()
 }
 
 fn calls(server: &Server) -> u64 {

@@ -11,15 +11,12 @@
 //!                 v queue u128 shard u32 value; i               limit u32 of an exclusivity value; key that hashes ids
 //! queue.heads     place                                         head of a message that is not over
 //! queue.over      page-place place-in-page u8                   head of a message that is over
-//! queue.stubs     p page-place; d page-place                    stubs of a page; a row d says that they have changed
-//!                                                               since
+//! queue.stubs     p page-place; d page-place                    stubs of a page; d: they have changed since
 //! queue.bodies    place                                         body of a message
-//! queue.answers.T queue u128 shard u32 time i64 hash u128       first answer to a token whose message is gone;
-//!                                                               T: bucket's second
+//! queue.answers.T queue u128 shard u32 time i64 hash u128       first answer to a token; T: second of its bucket
 //! queue.outbox    queue u128 shard u32 epoch u32 last u64 first u64    rows of one commit in a shard, by position
 //! kind            0 an own value, 1 none, 2 other, 3 gone
-//! place           low half of the sequence u32 | queue u128 | shard u32 | high half u32;
-//!                 page-place: of the number of a page
+//! place           low half of the sequence u32 | queue u128 | shard u32 | high half u32; page-place: of a page
 //! ```
 
 use std::ops::Bound;

@@ -51,6 +51,8 @@ enum QueueRecoveryError {
     Read(#[from] ReadError),
     #[error("shard {} of queue {}: {why}", shard.number, shard.queue)]
     Parts { shard: ShardId, why: ShardRestoreError },
+    #[error("page {page} of finished messages in shard {} of queue {}: {why}", shard.number, shard.queue)]
+    Page { shard: ShardId, page: u64, why: CorruptValue },
     #[error("queue {0} has rows but no entry")]
     Unknown(QueueId),
     #[error("shard {} of queue {} has no {what}", shard.number, shard.queue)]
@@ -90,6 +92,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
         QueueRecoveryError::Read(ReadError::Library(source)) => OpenError::library(library::folder(dir))(source),
         unfit @ (QueueRecoveryError::Read(_)
         | QueueRecoveryError::Parts { .. }
+        | QueueRecoveryError::Page { .. }
         | QueueRecoveryError::Unknown(_)
         | QueueRecoveryError::Missing { .. }) => OpenError::damaged(library::folder(dir), unfit.to_string()),
     })
@@ -266,7 +269,8 @@ fn stubs(
         }
         match shards.get_mut(&shard) {
             Some(parts) if !deleted.contains(&shard) && !parts.has_shapes() => {
-                let stubs = decode_stub_page(shard.number, page, &value)?;
+                let stubs = decode_stub_page(shard.number, page, &value);
+                let stubs = stubs.map_err(|why| QueueRecoveryError::Page { shard, page, why })?;
                 parts.stubs(&stubs).map_err(|why| QueueRecoveryError::Parts { shard, why })?;
             }
             Some(_) | None => drop(by_heads.insert((shard, page))),

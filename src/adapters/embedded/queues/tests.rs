@@ -1,11 +1,14 @@
 //! Tests of queues specific to this store: what survives a restart, what startup refuses, what the store removes.
 
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use fjall::Keyspace;
+use parking_lot::Mutex;
 use prost::Message as _;
+use xxhash_rust::xxh3::xxh3_64;
 
 use super::key;
 use super::recover::recover;
@@ -16,17 +19,18 @@ use crate::disk::read::rows;
 use crate::{Embedded, OpenError, Options, open};
 use tallystone_adapters::manual::ManualClock;
 use tallystone_domain::Timestamp;
-use tallystone_domain::queue::command::{Dequeue, FailureReport, LeaseGrant, NewMessage};
+use tallystone_domain::queue::bulk_operation::PurgedStates;
+use tallystone_domain::queue::command::{BulkRequest, Dequeue, FailureReport, LeaseGrant, NewMessage};
 use tallystone_domain::queue::messages::message::{MessageRef, Metadata, SessionId};
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::messages::settlement::SettleAction;
 use tallystone_domain::queue::session_records::SessionCall;
 use tallystone_domain::queue::setup::settings::{IdReuse, MessageRetryPolicy, Retention};
 use tallystone_domain::queue::transition::RowPosition;
-use tallystone_domain::queue::{Command, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
+use tallystone_domain::queue::{Command, MessageState, QueueId, Refusal, Reply, Settings, ShardId, ShardSettings};
 use tallystone_ports::{
-    Clock as _, EffectOutcome, MemoryLimit, MessageBody, QueueStores, ScanOrder, ShardCommand, StoreError,
-    StoreErrorKind,
+    Clock as _, EffectOutcome, MemoryLimit, MessageBody, QueueListener, QueueStores, ScanOrder, ShardCommand,
+    ShardStatus, StoreError, StoreErrorKind,
 };
 use tallystone_proto::internal::v1::StoredQueueSettings;
 
@@ -113,6 +117,11 @@ async fn fill(stores: &QueueStores, shard: ShardId, count: usize) {
     }
 }
 
+/// A request for all messages of a shard, of the states that a caller adds.
+fn all_of_it() -> BulkRequest {
+    BulkRequest { through: u64::MAX, max: 100, ..BulkRequest::default() }
+}
+
 /// Enqueues messages until one is refused for want of memory; returns how many were taken, and the refusal.
 async fn enqueue_until_full(stores: &QueueStores, prefix: &str) -> (usize, StoreError) {
     let mut taken = 0;
@@ -171,6 +180,57 @@ async fn what_came_to_its_end_leaves_no_head_and_no_body() {
     let (store, stores) = open_queues(small(dir.path()), &clock);
     assert_eq!(rows_left(&store)[..2], [5, 5]);
     assert_eq!(leases(&stores, 15).await.len(), 5);
+}
+
+#[tokio::test]
+async fn a_start_reads_no_head_of_a_message_that_is_over_unless_its_page_is_dirty() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_queues(small(dir.path()), &clock());
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
+    fill(&stores, SHARD, 127).await;
+    for some in [100, 27] {
+        for lease in leases(&stores, some).await {
+            one(&stores, SHARD, complete(&lease)).await.expect("completed");
+        }
+    }
+    assert_eq!(heads_and_pages(&store), [0, 127, 2], "two whole pages");
+    let spaces = store.core.queues.spaces.read().clone().expect("there is a queue");
+    let over: Vec<_> = rows(&spaces.over, key::over_in_page(SHARD, 0), ScanOrder::OldestFirst).collect();
+    assert_eq!(over.len(), 63, "sequences begin with 1");
+    for row in over {
+        let (key, _) = row.expect("readable");
+        spaces.over.insert(key, b"\xff".as_slice()).expect("written");
+    }
+    let recovered = || store.core.read("recover", |library| Ok(recover(library, dir.path()).err())).expect("open");
+    assert!(recovered().is_none(), "heads that nobody can read are not read");
+    let dirty = key::of_page(key::PageTag::Dirty, SHARD, 0);
+    spaces.stubs.insert(dirty, b"".as_slice()).expect("written");
+    assert!(matches!(recovered(), Some(OpenError::Damaged { .. })), "those of a dirty page are");
+}
+
+#[tokio::test]
+async fn a_directory_from_before_pages_of_finished_messages_is_refused_and_left_alone() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let (store, stores) = open_queues(small(dir.path()), &clock());
+    stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
+    store.close();
+    drop((store, stores));
+    let list = Manifest::path(dir.path());
+    let text = std::fs::read_to_string(&list).expect("readable");
+    let lines = text.lines().filter(|line| !is_of_pages(line) && !line.starts_with("checksum"));
+    let mut before: String = lines.map(|line| format!("{line}\n")).collect();
+    before += &format!("checksum {:016x}\n", xxh3_64(before.as_bytes()));
+    assert_eq!(text.lines().count() - before.lines().count(), 2, "{text}");
+    std::fs::write(&list, &before).expect("writable");
+    let refused = open(small(dir.path())).err().expect("it is refused");
+    assert!(matches!(refused, OpenError::Unreleased(_)), "{refused}");
+    assert!(refused.to_string().contains("by a build before release 0.1.0"), "{refused}");
+    assert_eq!(std::fs::read_to_string(&list).expect("readable"), before);
+}
+
+/// Whether a line of the list of keyspaces names one of those for finished messages.
+fn is_of_pages(line: &str) -> bool {
+    line.contains("queue.over") || line.contains("queue.stubs")
 }
 
 #[tokio::test]
@@ -281,9 +341,18 @@ async fn a_full_memory_refuses_enqueues_until_there_is_room_and_lets_everything_
     let (store, stores) = open_queues(bounded(1), &clock);
     assert!(stores.shards.memory().is_some_and(|memory| memory.is_full()), "it starts below what is there");
     one(&stores, SHARD, enqueue("new")).await.expect_err("there is no room");
-    for lease in leases(&stores, 100).await {
+    let redriven = |dry_run| ShardCommand::of(Command::RedriveAll(BulkRequest { dry_run, ..all_of_it() }));
+    let refused = one(&stores, SHARD, redriven(false)).await.expect_err("it brings messages back");
+    assert_eq!((refused.kind, refused.outcome), (StoreErrorKind::Full, EffectOutcome::NotApplied));
+    one(&stores, SHARD, redriven(true)).await.expect("a dry run brings none");
+    let kept = stores.reader.list(SHARD, MessageState::Pending, 0, 10).await.expect("reads go on");
+    assert_eq!(kept.messages.len(), 10);
+    for lease in leases(&stores, 30).await {
         one(&stores, SHARD, complete(&lease)).await.expect("settlements go on");
     }
+    let pending = PurgedStates::new([MessageState::Pending]).expect("a state");
+    let purge = Command::Purge(BulkRequest { states: pending, ..all_of_it() });
+    one(&stores, SHARD, ShardCommand::of(purge)).await.expect("purges go on");
     store.close();
 
     let (_store, stores) = open_queues(bounded(64 << 10), &clock);
@@ -379,6 +448,54 @@ async fn a_memory_full_of_finished_messages_has_room_again_once_their_retention_
     assert!(used.total() < 4_000, "neither messages nor answers are left: {used:?}");
 }
 
+/// The last status of each shard that a listener has heard.
+#[derive(Default)]
+struct LastStatus(Mutex<HashMap<ShardId, ShardStatus>>);
+
+impl QueueListener for LastStatus {
+    fn changed(&self, shard: ShardId, view: ShardStatus) {
+        self.0.lock().insert(shard, view);
+    }
+}
+
+#[tokio::test]
+async fn listeners_hear_of_a_shard_whose_answers_leave_while_memory_is_short() {
+    const OTHER: ShardId = ShardId { queue: QUEUE, number: 1 };
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let clock = clock();
+    let (_store, stores) = open_queues(Options { queue_memory_bytes: 64 << 10, ..small(dir.path()) }, &clock);
+    stores.shards.create(QUEUE, 2, settings().into()).await.expect("created");
+    let listener = Arc::new(LastStatus::default());
+    stores.shards.listen(Arc::<LastStatus>::clone(&listener));
+    let told = || listener.0.lock().get(&SHARD).expect("it was heard of").memory_bytes;
+    let with_time = |id: String| {
+        let mut sent = enqueue(&id);
+        let Command::Enqueue(message) = &mut sent.command else { panic!("an enqueue: {sent:?}") };
+        message.token_time = Some(clock.now());
+        sent
+    };
+    for number in 0..100 {
+        one(&stores, SHARD, with_time(format!("m-{number}"))).await.expect("taken");
+    }
+    for lease in leases(&stores, 100).await {
+        one(&stores, SHARD, complete(&lease)).await.expect("settled");
+    }
+    let completed = PurgedStates::new([MessageState::Completed]).expect("a state");
+    let purge = Command::Purge(BulkRequest { states: completed, ..all_of_it() });
+    one(&stores, SHARD, ShardCommand::of(purge)).await.expect("purged");
+    let answers = told();
+    assert!(answers > 8_000, "a hundred answers stay: {answers}");
+    clock.advance(Duration::from_secs(3_601));
+    let mut taken = 0;
+    while told() == answers {
+        assert!(taken < 1_000, "nobody said that the answers have left");
+        // The last ones may be refused.
+        let _ = one(&stores, OTHER, with_time(format!("other-{taken}"))).await;
+        taken += 1;
+    }
+    assert!(told() < answers / 4, "{} of {answers} bytes", told());
+}
+
 #[tokio::test]
 async fn parts_that_do_not_fit_together_refuse_to_open() {
     type Harm = fn(&super::keyspaces::QueueKeyspaces);
@@ -393,7 +510,7 @@ async fn parts_that_do_not_fit_together_refuse_to_open() {
         ("cannot be read", |spaces| {
             spaces.heads.insert(key::of_message(SHARD, 1), b"\xff".as_slice()).expect("written");
         }),
-        ("page of finished messages", |spaces| {
+        ("page 0 of finished messages in shard 0 of queue ", |spaces| {
             let page = key::of_page(key::PageTag::Stubs, SHARD, 0);
             spaces.stubs.insert(page, b"\xff".as_slice()).expect("written");
         }),

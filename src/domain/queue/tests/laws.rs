@@ -17,6 +17,8 @@ use crate::queue::command::{
 };
 use crate::queue::filter::{Filter, ShapeKeys};
 use crate::queue::index::shard_index::ShardIndex;
+use crate::queue::index::stubs::Stub;
+use crate::queue::messages::id_hash::IdKey;
 use crate::queue::messages::message::{
     AttemptError, LeaseToken, MessageHead, MessageKey, MessageRef, Metadata, RoutingValue, SessionId,
 };
@@ -26,7 +28,7 @@ use crate::queue::messages::state_machine::rows;
 use crate::queue::session_records::{Ending, SessionCall};
 use crate::queue::setup::settings::{Exclusivity, MessageRetryPolicy, Retention, ShardSettings};
 use crate::queue::setup::settings::{HistoryKept, IdReuse};
-use crate::queue::shard::restore::ShardRestoreError;
+use crate::queue::shard::restore::{ShardRestoreError, ShardRestorer};
 use crate::queue::tests::counts::CountsOracle;
 use crate::queue::tests::draw::{Draw, purged_states};
 use crate::queue::tests::oracle::Oracle;
@@ -579,6 +581,31 @@ fn parts_that_no_shard_has_stored_are_refused() {
     let head = stored.heads.get_mut(&1).expect("two");
     (head.id, head.routing) = (id, routing);
     assert_eq!(stored.restore().map(|_| ()), Err(ShardRestoreError::Twice(2)), "one id, two messages");
+}
+
+#[test]
+fn stubs_that_no_shard_has_stored_are_refused() {
+    let mut shard = Shard::new(0, 1, settings()).expect("legal settings").with_stubs(IdKey::default());
+    let message = NewMessage { invisibility: None, ttl: None, ..Pair::new(&settings()).message(&mut Draw(0)) };
+    shard.apply(Command::Enqueue(Box::new(message)), START).reply.expect("it is taken");
+    let leased = shard.apply(Command::Dequeue(Dequeue { max: 1, ..Dequeue::default() }), START).reply;
+    let Ok(Reply::Leases { leases, .. }) = leased else { panic!("a lease") };
+    let (token, verb, failure) = (leases[0].token, SettleAction::Complete, FailureReport::default());
+    shard.apply(Command::Settle { token, verb, failure }, START).reply.expect("it is completed");
+    shard.shed_heads();
+    let stub = shard.messages.stubs().next().expect("it is over");
+    let restored = |stubs: &[Stub]| {
+        let parts = (shard.header(), shard.settings().clone(), shard.settings_version());
+        let restoring = ShardRestorer::new(parts.0, parts.1, parts.2).expect("legal settings");
+        restoring.with_stubs(IdKey::default()).stubs(stubs)
+    };
+    let with = |key: MessageKey| Stub { key, ..stub };
+    assert_eq!(restored(&[stub]), Ok(()));
+    assert_eq!(restored(&[with(MessageKey { shard: 7, ..stub.key })]), Err(ShardRestoreError::Foreign(1)));
+    assert_eq!(restored(&[with(MessageKey { epoch: 9, ..stub.key })]), Err(ShardRestoreError::Foreign(1)));
+    assert_eq!(restored(&[with(MessageKey { sequence: 0, ..stub.key })]), Err(ShardRestoreError::Beyond(0)));
+    assert_eq!(restored(&[with(MessageKey { sequence: 2, ..stub.key })]), Err(ShardRestoreError::Beyond(2)));
+    assert_eq!(restored(&[stub, stub]), Err(ShardRestoreError::Twice(1)));
 }
 
 /// One message with one attempt, released until a release costs the attempt.

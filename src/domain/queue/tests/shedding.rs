@@ -1,4 +1,4 @@
-//! A shard whose heads of messages that are over leave memory after each command, as a store lets them.
+//! A shard whose heads of messages that are over leave memory after some commands, as a store lets them after a group.
 
 use std::collections::BTreeMap;
 
@@ -14,12 +14,14 @@ use crate::queue::{ApplyResult, Command, MessageHead, Settings, Shard};
 pub(super) struct Shedding {
     pub shard: Shard,
     heads: BTreeMap<u64, MessageHead>,
+    /// Decides after which commands heads leave: three of four.
+    drawn: u64,
 }
 
 impl Shedding {
     pub fn of(settings: &Settings) -> Self {
         let shard = Shard::new(0, 1, settings.clone()).expect("legal settings").with_stubs(IdKey::default());
-        Self { shard, heads: BTreeMap::new() }
+        Self { shard, heads: BTreeMap::new(), drawn: 1 }
     }
 
     /// Applies a command as a store does: with the heads that it needs, which leave again afterwards.
@@ -35,7 +37,10 @@ impl Shedding {
                 None => self.heads.remove(&sequence),
             };
         }
-        self.shard.shed_heads();
+        self.drawn = self.drawn.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        if !(self.drawn >> 33).is_multiple_of(4) {
+            self.shard.shed_heads();
+        }
         applied
     }
 
@@ -54,6 +59,7 @@ impl Shedding {
         &mut self,
         restore: impl FnOnce(&BTreeMap<u64, Stub>) -> Result<Shard, ShardRestoreError>,
     ) -> Result<(), TestCaseError> {
+        self.shard.shed_heads();
         let has_shapes = !self.shard.settings().shapes.is_empty();
         let stubs = self.shard.messages.stubs().filter(|_| !has_shapes);
         let mut restored = restore(&stubs.map(|stub| (stub.key.sequence, stub)).collect()).expect("parts of a shard");

@@ -18,6 +18,8 @@ use tallystone::ports::{MessageBody, QueueChange, QueueRecord, QueueStores, Shar
 
 const QUEUE: QueueId = QueueId(5);
 const SHARD: ShardId = ShardId { queue: QUEUE, number: 0 };
+/// The messages of the first page of 64: sequences begin with 1.
+const FIRST_PAGE: u32 = 63;
 
 /// One queue in which messages wait, run and are kept.
 pub async fn fill(store: &Embedded) {
@@ -45,8 +47,9 @@ pub async fn fill(store: &Embedded) {
             assert!(answer.expect("taken").reply.is_ok());
         }
     }
-    let taken = queues.shards.apply(SHARD, vec![dequeue(50)]).await.remove(0).expect("taken");
-    for message in &taken.messages[..25] {
+    let taken = queues.shards.apply(SHARD, vec![dequeue(100)]).await.remove(0).expect("taken");
+    // The first page of finished messages is whole, so the store has written it.
+    for message in &taken.messages[..75] {
         let settled = queues.shards.apply(SHARD, vec![complete(message)]).await.remove(0);
         assert!(settled.expect("taken").reply.is_ok());
     }
@@ -116,7 +119,7 @@ fn enqueue(number: u32) -> ShardCommand {
         metadata: Metadata::new([("customer", "ada")]).expect("a valid pair"),
         payload_bytes: 100,
         fingerprint: u64::from(number),
-        priority: Some(i64::from(number % 7)),
+        priority: Some(if number < FIRST_PAGE { -1 } else { i64::from(number % 7) }),
         class: None,
         invisibility: None,
         visible_at: None,
