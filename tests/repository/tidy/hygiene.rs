@@ -69,13 +69,10 @@ fn begins_a_path(line: &str, place: &str) -> bool {
 /// The comments of the product, with their places. Help texts of the command line are as wide as a terminal makes them, and the
 /// comments of limits are the rows of a page.
 fn comments() -> impl Iterator<Item = (String, &'static str)> {
-    let is_judged = |path: &str| {
-        path.starts_with("src/")
-            && !path.starts_with("src/app/cli/")
-            && !path.starts_with("src/proto/generated/")
-            && !path.starts_with("src/domain/limits")
-            && !(path.starts_with("src/adapters/") && path.ends_with("/limits.rs"))
-    };
+    const EXCEPT: [&str; 3] = ["src/app/cli/", "src/proto/generated/", "src/domain/limits"];
+    let is_of_limits = |path: &str| path.starts_with("src/adapters/") && path.ends_with("/limits.rs");
+    let is_except = move |path: &str| EXCEPT.iter().any(|place| path.starts_with(place)) || is_of_limits(path);
+    let is_judged = move |path: &str| path.starts_with("src/") && !is_except(path);
     let judged = sources().iter().filter(move |source| is_judged(&source.path));
     judged.flat_map(|source| {
         let lines = source.lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));

@@ -111,7 +111,7 @@ pub(super) enum Push {
 pub(super) type PushReceiver = Arc<dyn Fn(Push) + Send + Sync>;
 
 /// A connection. Dropping it and its calls in flight closes it.
-pub(super) struct Connection {
+pub(super) struct RedisConnection {
     connection: MultiplexedConnection,
     served_by: ServedBy,
     clock: Arc<dyn Clock>,
@@ -123,7 +123,7 @@ pub(super) struct Connection {
     _driver: DetachedTasks,
 }
 
-impl Connection {
+impl RedisConnection {
     /// Connects, logs in, and checks that the node is what it should be, within `REDIS_CONNECT_WITHIN`.
     pub(super) async fn connect(
         endpoint: &Endpoint,
@@ -270,10 +270,10 @@ async fn start(
 }
 
 /// Counts a call in flight, however it ends.
-struct InFlight<'w>(&'w Connection);
+struct InFlight<'w>(&'w RedisConnection);
 
 impl<'w> InFlight<'w> {
-    fn begin(connection: &'w Connection) -> Self {
+    fn begin(connection: &'w RedisConnection) -> Self {
         connection.in_flight.fetch_add(1, Ordering::Relaxed);
         let (since, now) = (&connection.silent_since_micros, micros(connection.clock.elapsed()));
         // An earlier call that still waits stays the first one.

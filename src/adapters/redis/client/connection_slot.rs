@@ -10,12 +10,12 @@ use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, Shared};
 use parking_lot::Mutex;
 
-use crate::client::connection::{Connection, Endpoint};
+use crate::client::connection::{Endpoint, RedisConnection};
 use crate::client::failure::{CallFailure, FailureCause};
 use crate::limits::{REDIS_PAUSE_MAX, REDIS_PAUSE_MIN};
 use tallystone_ports::{Clock, EffectOutcome};
 
-type Attempt = Shared<BoxFuture<'static, Result<Arc<Connection>, CallFailure>>>;
+type Attempt = Shared<BoxFuture<'static, Result<Arc<RedisConnection>, CallFailure>>>;
 
 /// A slot for a connection to a node.
 #[derive(Default)]
@@ -26,7 +26,7 @@ enum SlotState {
     #[default]
     Down,
     Connecting(Attempt),
-    Up(Arc<Connection>),
+    Up(Arc<RedisConnection>),
 }
 
 /// Since when a node cannot be reached. Times are those of `Clock::elapsed`.
@@ -56,7 +56,7 @@ impl ConnectionSlot {
         endpoint: &Endpoint,
         outage: &Arc<Outage>,
         clock: &Arc<dyn Clock>,
-    ) -> Result<Arc<Connection>, CallFailure> {
+    ) -> Result<Arc<RedisConnection>, CallFailure> {
         let attempt = {
             let mut state = self.0.lock();
             match &*state {
@@ -109,12 +109,13 @@ async fn attempt(
     endpoint: Endpoint,
     outage: Arc<Outage>,
     clock: Arc<dyn Clock>,
-) -> Result<Arc<Connection>, CallFailure> {
-    let made = Connection::connect(&endpoint, None, &clock).await.map_err(|CallFailure { cause, outcome, text }| {
-        // What got no answer was a question of ours: nothing of a caller was sent yet.
-        let cause = if outcome == EffectOutcome::Unknown { FailureCause::Unreachable } else { cause };
-        CallFailure::new(cause, text)
-    });
+) -> Result<Arc<RedisConnection>, CallFailure> {
+    let made =
+        RedisConnection::connect(&endpoint, None, &clock).await.map_err(|CallFailure { cause, outcome, text }| {
+            // What got no answer was a question of ours: nothing of a caller was sent yet.
+            let cause = if outcome == EffectOutcome::Unknown { FailureCause::Unreachable } else { cause };
+            CallFailure::new(cause, text)
+        });
     match &made {
         Ok(_) => outage.end(),
         Err(failure) => outage.record_failure(clock.elapsed(), failure),

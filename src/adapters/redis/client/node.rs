@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio_util::sync::CancellationToken;
 
 use crate::client::command::RedisCommand;
-use crate::client::connection::{Connection, Endpoint, ServedBy};
+use crate::client::connection::{Endpoint, RedisConnection, ServedBy};
 use crate::client::connection_slot::{ConnectionSlot, ConnectionStatus, Outage};
 use crate::client::deadline::Deadline;
 use crate::client::failure::{Advice, CallFailure, FailureCause, judge};
@@ -45,7 +45,7 @@ pub(super) struct Node {
 }
 
 /// A call that may be sent: what it holds while it is in flight, and its connection.
-type Begun<'n> = ((SemaphorePermit<'n>, SemaphorePermit<'n>), &'n ConnectionSlot, Arc<Connection>);
+type Begun<'n> = ((SemaphorePermit<'n>, SemaphorePermit<'n>), &'n ConnectionSlot, Arc<RedisConnection>);
 
 /// The outcome of commands that were given to a node.
 pub(super) enum Sent {
@@ -210,7 +210,7 @@ impl Node {
 
     /// A connection, of those with the fewest calls in flight. While all of them are busy, a call makes another one; if
     /// it cannot be made, a busy one serves.
-    async fn connection(&self) -> Result<(&ConnectionSlot, Arc<Connection>), CallFailure> {
+    async fn connection(&self) -> Result<(&ConnectionSlot, Arc<RedisConnection>), CallFailure> {
         let with = |status| self.connections.iter().filter(move |slot| slot.status() == status);
         let up = with(ConnectionStatus::Up).min_by_key(|slot| slot.in_flight());
         let down = with(ConnectionStatus::Down).next();

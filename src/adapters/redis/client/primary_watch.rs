@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::client::command::RedisCommand;
-use crate::client::connection::{Connection, Push, PushReceiver};
+use crate::client::connection::{Push, PushReceiver, RedisConnection};
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
 use crate::client::failure::judge;
@@ -69,7 +69,8 @@ async fn follow(directory: &Directory, sentinel: usize, clock: &Arc<dyn Clock>) 
         let spoke = Arc::new(Notify::new());
         let receiver = receiver(directory.primary_name(), &spoke);
         // A Sentinel that is not there is one of several; calls that find none of them say so.
-        if let Ok(connection) = Connection::connect(directory.sentinel_endpoint(sentinel), Some(receiver), clock).await
+        if let Ok(connection) =
+            RedisConnection::connect(directory.sentinel_endpoint(sentinel), Some(receiver), clock).await
         {
             keep(directory, sentinel, &connection, &spoke, clock).await;
         }
@@ -92,7 +93,13 @@ fn receiver(primary: &str, spoke: &Arc<Notify>) -> PushReceiver {
 }
 
 /// Asks until the connection is lost. A user who may not subscribe hears of a failover with the next question.
-async fn keep(directory: &Directory, sentinel: usize, connection: &Connection, spoke: &Notify, clock: &Arc<dyn Clock>) {
+async fn keep(
+    directory: &Directory,
+    sentinel: usize,
+    connection: &RedisConnection,
+    spoke: &Notify,
+    clock: &Arc<dyn Clock>,
+) {
     let subscribe = CHANNELS.map(|channel| RedisCommand::new("SUBSCRIBE").arg(channel));
     let (primary, address) = (directory.primary_name(), &directory.sentinel_endpoint(sentinel).address);
     let mut commands = [subscribe.to_vec(), sentinels::questions(primary)].concat();

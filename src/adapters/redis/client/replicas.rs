@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
 use crate::client::command::RedisCommand;
-use crate::client::connection::{Connection, ServedBy};
+use crate::client::connection::{RedisConnection, ServedBy};
 use crate::client::connection_slot::Outage;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
@@ -176,7 +176,7 @@ impl NodeWaits {
     }
 
     /// The number of replicas that have what was written up to a write of this key.
-    async fn ask(&self, connection: &Connection, key: Bytes, replicas: u32) -> Result<i64, CallFailure> {
+    async fn ask(&self, connection: &RedisConnection, key: Bytes, replicas: u32) -> Result<i64, CallFailure> {
         let kept = i64::try_from(REDIS_WAIT_KEY_KEPT.as_secs()).unwrap_or(i64::MAX);
         let write = RedisCommand::new("SET").arg(key).int(1).arg("EX").int(kept);
         let within = i64::try_from(REDIS_WAIT_MAX.as_millis()).unwrap_or(i64::MAX);

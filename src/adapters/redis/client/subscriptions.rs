@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
 use crate::client::command::RedisCommand;
-use crate::client::connection::{Connection, Push, PushReceiver};
+use crate::client::connection::{Push, PushReceiver, RedisConnection};
 use crate::client::connection_slot::Outage;
 use crate::client::deadline::Deadline;
 use crate::client::directory::Directory;
@@ -175,7 +175,7 @@ impl Subscriptions {
             }
             let held = Arc::new(Held::default());
             let (seen, receiver) = (self.directory.lookups(), self.receiver(&held));
-            match Connection::connect(&self.directory.endpoint(&address), Some(receiver), &self.clock).await {
+            match RedisConnection::connect(&self.directory.endpoint(&address), Some(receiver), &self.clock).await {
                 Ok(connection) => {
                     outage.end();
                     self.keep(&address, &connection, &held).await;
@@ -230,7 +230,7 @@ impl Subscriptions {
     }
 
     /// Subscribes and checks until the connection is lost, or nothing is wanted of it.
-    async fn keep(&self, address: &Arc<str>, connection: &Connection, held: &Held) {
+    async fn keep(&self, address: &Arc<str>, connection: &RedisConnection, held: &Held) {
         let (mut wanted, mut moved) = (self.changes.subscribe(), self.directory.changes());
         let mut check_at = self.clock.elapsed() + REDIS_PING_EVERY;
         loop {
@@ -262,7 +262,7 @@ impl Subscriptions {
     }
 
     /// Subscribes to what is missing and leaves what is not wanted. None if the connection is lost.
-    async fn bring_up_to_date(&self, connection: &Connection, held: &Held, mine: HashSet<Arc<str>>) -> Option<()> {
+    async fn bring_up_to_date(&self, connection: &RedisConnection, held: &Held, mine: HashSet<Arc<str>>) -> Option<()> {
         let (missing, surplus) = {
             let mut state = held.state.lock();
             let missing: Vec<Arc<str>> = mine.difference(&state.channels).cloned().collect();
@@ -297,7 +297,7 @@ impl Subscriptions {
     }
 
     /// One command for each channel, because channels of one command must have one slot.
-    async fn each(&self, connection: &Connection, verb: &'static str, some: &[Arc<str>]) -> Option<()> {
+    async fn each(&self, connection: &RedisConnection, verb: &'static str, some: &[Arc<str>]) -> Option<()> {
         let commands: Vec<RedisCommand> =
             some.iter().map(|channel| RedisCommand::new(verb).arg(channel.as_bytes())).collect();
         let deadline = Deadline::after(REDIS_PING_WITHIN, &self.clock);
@@ -305,7 +305,7 @@ impl Subscriptions {
     }
 
     /// The role that the node answers in time: one that was demoted publishes too late, or nothing.
-    async fn role(&self, connection: &Connection) -> Option<Role> {
+    async fn role(&self, connection: &RedisConnection) -> Option<Role> {
         let deadline = Deadline::after(REDIS_PING_WITHIN, &self.clock);
         let answers = deadline.meet(connection.send(&[RedisCommand::new("ROLE")])).await?.ok()?;
         let role = answers.into_iter().next().and_then(Result::ok).and_then(|role| role.into_list().ok());

@@ -1,9 +1,9 @@
 //! The console: pages for people under `/console/`, rendered here, working without scripts.
 //!
-//! Every number comes from a call that others may make too, through `in_process_client`. `view` has the parts of pages, `render`
-//! writes it as HTML, `pages` has one file for each question, `session` finds out who asks. Names are in queries and
-//! links are relative, so any proxy prefix works. Invariant: each answer has the policy that forbids foreign scripts,
-//! and no request of a foreign origin or host is answered.
+//! Every number comes from a call that others may make too, through `in_process_client`. `view` has the parts of pages,
+//! `render` writes it as HTML, `pages` has one file for each question, `session` finds out who asks. Names are in
+//! queries and links are relative, so any proxy prefix works. Invariant: each answer has the policy that forbids
+//! foreign scripts, and no request of a foreign origin or host is answered.
 
 mod action;
 mod assets;

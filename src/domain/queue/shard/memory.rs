@@ -40,7 +40,7 @@ impl ShardMemory {
     /// The parts.
     pub const fn parts(&self) -> [MemoryPart; 5] {
         const MESSAGES: &str = "settle or purge messages, shorten retention and dedupe_window, send less metadata";
-        const STUBS: &str = "shorten dedupe_window and retention, purge finished messages";
+        const STUBS: &str = "shorten dedupe_window and retention, purge finished messages once the window is over";
         const ANSWERS: &str = "shorten dedupe_window; they leave once they are older than that";
         const SESSIONS: &str = "close the sessions of workers that are gone";
         let Self { heads, stubs, indexes, answers, sessions } = *self;
