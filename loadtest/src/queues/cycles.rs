@@ -4,13 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
-use tallystone_client::proto::queue::v1::{BatchEnqueueRequest, Settlement, Verb, WorkRequest};
+use tallystone_client::proto::queue::v1::{BatchEnqueueRequest, WorkRequest};
 use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::messages::{Client, Kind, client, message};
+use super::messages::{Client, Kind, client, completion, message};
 use crate::client::Connections;
 use crate::load::Span;
 use crate::report::Report;
@@ -92,10 +92,8 @@ async fn work(
             }
         }
         if !answer.leases.is_empty() {
-            let settle =
-                |token: String| Settlement { lease_token: token, verb: Verb::Complete.into(), ..Settlement::default() };
             let credit = i32::try_from(answer.leases.len())?;
-            let settlements = answer.leases.into_iter().map(|lease| settle(lease.lease_token)).collect();
+            let settlements = answer.leases.into_iter().map(|lease| completion(lease.lease_token)).collect();
             settled_at.push_back(now);
             requests.send(WorkRequest { settlements, credit, ..WorkRequest::default() }).await?;
         }

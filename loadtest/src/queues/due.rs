@@ -3,13 +3,13 @@
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context as _, Result};
-use tallystone_client::proto::queue::v1::{BatchEnqueueRequest, Lease, Settlement, Verb, WorkRequest};
+use tallystone_client::proto::queue::v1::{BatchEnqueueRequest, Lease, WorkRequest};
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 
-use super::messages::{Client, Kind, client, enqueued, message};
+use super::messages::{Client, Kind, client, completion, enqueued, message};
 use crate::client::Connections;
 use crate::load::Span;
 use crate::report::Report;
@@ -75,13 +75,8 @@ async fn work(mut client: Client, queue: String, (from, to): (Instant, Instant))
                 report.note(clock.saturating_sub(due(lease).unwrap_or(clock)), &Ok(1));
             }
         }
-        let settle = |lease: Lease| Settlement {
-            lease_token: lease.lease_token,
-            verb: Verb::Complete.into(),
-            ..Settlement::default()
-        };
         let credit = i32::try_from(answer.leases.len())?;
-        let settlements = answer.leases.into_iter().map(settle).collect();
+        let settlements = answer.leases.into_iter().map(|lease| completion(lease.lease_token)).collect();
         requests.send(WorkRequest { settlements, credit, ..WorkRequest::default() }).await?;
     }
     Ok(report)

@@ -9,7 +9,7 @@ use anyhow::{Result, ensure};
 use tallystone_client::Connection;
 use tallystone_client::proto::queue::v1::queue_service_client::QueueServiceClient;
 use tallystone_client::proto::queue::v1::{
-    BatchEnqueueRequest, CreateQueueRequest, DequeueRequest, FilterShape, Message, Queue, QueueType,
+    BatchEnqueueRequest, CreateQueueRequest, DequeueRequest, FilterShape, Message, Queue, QueueType, Settlement, Verb,
 };
 use tokio::task::JoinSet;
 use uuid::Uuid;
@@ -85,6 +85,11 @@ pub fn message(kind: Kind, number: u64) -> Message {
     }
     let message_id = Uuid::now_v7().to_string();
     Message { message_id, payload: vec![7; PAYLOAD], metadata, ..Message::default() }
+}
+
+/// The settlement that completes a lease.
+pub fn completion(lease_token: String) -> Settlement {
+    Settlement { lease_token, verb: Verb::Complete.into(), ..Settlement::default() }
 }
 
 /// When a message was taken in, since 1970 by the server's clock.

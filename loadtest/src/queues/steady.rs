@@ -8,13 +8,12 @@ use std::time::Duration;
 
 use anyhow::{Result, ensure};
 use tallystone_client::proto::queue::v1::{
-    BatchEnqueueRequest, DequeueRequest, GetDepthRequest, GetDepthResponse, Lease, SettleMessagesRequest, Settlement,
-    Verb,
+    BatchEnqueueRequest, DequeueRequest, GetDepthRequest, GetDepthResponse, Lease, SettleMessagesRequest,
 };
 
 use super::begin;
 use super::hour::Part;
-use super::messages::{Client, Kind, Queues, client, create, message};
+use super::messages::{Client, Kind, Queues, client, completion, create, message};
 use crate::client::{Connections, reason_of};
 use crate::load::{Call, Span, open};
 use crate::target::Target;
@@ -128,12 +127,7 @@ impl Life {
     }
 
     async fn complete(&mut self, leases: Vec<Lease>) -> Result<u64, String> {
-        let settlement = |lease: Lease| Settlement {
-            lease_token: lease.lease_token,
-            verb: Verb::Complete.into(),
-            ..Settlement::default()
-        };
-        let items = leases.into_iter().map(settlement).collect();
+        let items = leases.into_iter().map(|lease| completion(lease.lease_token)).collect();
         let request = SettleMessagesRequest { queue: self.queue.clone(), items };
         let answer = self.client.settle_messages(request).await.map_err(|status| reason_of(&status))?.into_inner();
         let mut done = 0;

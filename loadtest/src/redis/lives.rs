@@ -4,13 +4,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Result, ensure};
 use tallystone_client::proto::queue::v1::{
-    BatchEnqueueRequest, DequeueRequest, GetDepthRequest, SettleMessagesRequest, Settlement, Verb,
+    BatchEnqueueRequest, DequeueRequest, GetDepthRequest, SettleMessagesRequest,
 };
 
 use crate::client::Connections;
 use crate::load::Call;
 use crate::queues::calls::{Enqueue, finish_one};
-use crate::queues::messages::{Client, Kind, client, message};
+use crate::queues::messages::{Client, Kind, client, completion, message};
 
 /// How long what is finished may take to be forgotten after its retention.
 const FORGOTTEN_WITHIN: Duration = Duration::from_secs(120);
@@ -78,8 +78,7 @@ pub async fn finish(client: &mut Client, queue: &str, most: u64) -> Result<u64> 
     if leases.is_empty() {
         return Ok(0);
     }
-    let settle = |lease_token| Settlement { lease_token, verb: Verb::Complete.into(), ..Settlement::default() };
-    let items = leases.into_iter().map(|lease| settle(lease.lease_token)).collect();
+    let items = leases.into_iter().map(|lease| completion(lease.lease_token)).collect();
     let request = SettleMessagesRequest { queue: queue.to_owned(), items };
     let results = client.settle_messages(request).await?.into_inner().results;
     ensure!(results.iter().all(|result| result.error.is_none()), "a lease was not settled");

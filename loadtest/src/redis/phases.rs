@@ -9,7 +9,7 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::Args;
 use tallystone_client::proto::queue::v1::{
     BatchEnqueueRequest, CompleteRequest, CreateQueueRequest, DequeueRequest, EnqueueRequest, HeartbeatRequest,
-    History, Message, OpenSessionRequest, Queue, SettleMessagesRequest, Settlement, Verb,
+    History, Message, OpenSessionRequest, Queue, SettleMessagesRequest,
 };
 use tempfile::TempDir;
 use tokio::time::{Instant, sleep};
@@ -20,7 +20,7 @@ use super::gate::{Counted, Gate};
 use super::server::Redis;
 use crate::callgrind::{self, Callgrind};
 use crate::client::Connections;
-use crate::queues::messages::{Client, Kind, Queues, client, message};
+use crate::queues::messages::{Client, Kind, Queues, client, completion, message};
 use crate::target::Target;
 
 /// What becomes of the figures.
@@ -45,7 +45,7 @@ const WARM_UP_CALLS: u64 = 4;
 const WRITTEN_OF: u32 = 3;
 /// A life is judged by the least of as many.
 const JUDGED_BY: u32 = 3;
-/// The relay of the history, and what else follows a call, is over by then.
+/// What follows a call is over by then.
 const SETTLES_WITHIN: Duration = Duration::from_secs(2);
 /// How long Redis is watched at rest.
 const RESTS: Duration = Duration::from_secs(5);
@@ -190,8 +190,7 @@ impl Bench {
             self.client.complete(patient(CompleteRequest { queue, lease_token: lease_token.clone() })).await?;
             return Ok(());
         }
-        let settle = |lease_token| Settlement { lease_token, verb: Verb::Complete.into(), ..Settlement::default() };
-        let items = tokens.into_iter().map(settle).collect();
+        let items = tokens.into_iter().map(completion).collect();
         let results =
             self.client.settle_messages(patient(SettleMessagesRequest { queue, items })).await?.into_inner().results;
         ensure!(results.iter().all(|result| result.error.is_none()), "a lease was not settled");
