@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use super::source::{collect, relative, sources};
+use super::source::{Source, collect, relative, sources};
 use super::{Except, expect_none, mentions_except, mentions_where};
 use crate::pages::root;
 
@@ -66,42 +66,43 @@ fn begins_a_path(line: &str, place: &str) -> bool {
     })
 }
 
-/// The comments of the product, with their places. Help texts of the command line are as wide as a terminal makes them, and the
-/// comments of limits are the rows of a page.
-fn comments() -> impl Iterator<Item = (String, &'static str)> {
-    const EXCEPT: [&str; 3] = ["src/app/cli/", "src/proto/generated/", "src/domain/limits"];
+/// The product's sources whose comments are judged. Help texts of the command line are as wide as a terminal makes them, and
+/// the comments of limits are the rows of a page.
+fn commented() -> impl Iterator<Item = &'static Source> {
+    const EXCEPT: [&str; 2] = ["src/app/cli/", "src/domain/limits"];
     let is_of_limits = |path: &str| path.starts_with("src/adapters/") && path.ends_with("/limits.rs");
     let is_except = move |path: &str| EXCEPT.iter().any(|place| path.starts_with(place)) || is_of_limits(path);
-    let is_judged = move |path: &str| path.starts_with("src/") && !is_except(path);
-    let judged = sources().iter().filter(move |source| is_judged(&source.path));
-    judged.flat_map(|source| {
-        let lines = source.lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("//"));
-        lines.map(|(at, line)| (format!("{}:{}", source.path, at + 1), line.as_str()))
-    })
+    sources().iter().filter(move |source| source.path.starts_with("src/") && !is_except(&source.path))
 }
 
 #[test]
 fn a_comment_is_no_wider_than_the_code() {
     const COLUMNS: usize = 120;
-    let wide = comments().filter(|(_, line)| line.chars().count() > COLUMNS);
-    expect_none("wrap it", wide.map(|(place, _)| place).collect());
+    let is_wide = |line: &str| line.trim_start().starts_with("//") && line.chars().count() > COLUMNS;
+    let wide = commented().flat_map(|source| {
+        let lines = source.lines.iter().enumerate().filter(|(_, line)| is_wide(line));
+        lines.map(|(at, _)| format!("{}:{}", source.path, at + 1))
+    });
+    expect_none("wrap it", wide.collect());
 }
 
 #[test]
 fn a_doc_comment_begins_with_a_noun_or_a_verb_and_not_with_a_clause() {
     const CLAUSES: [&str; 7] = ["What ", "Who ", "Whoever ", "Those ", "Why ", "Where ", "That "];
-    // Only the first line of a comment begins it.
+    let is_clause = |text: &str| CLAUSES.iter().any(|clause| text.starts_with(clause));
     let mut found = Vec::new();
-    let mut before = String::new();
-    for (place, line) in comments() {
-        let text = line.trim_start();
-        let begins = text.strip_prefix("/// ").or_else(|| text.strip_prefix("//! "));
-        let (file, number) = place.rsplit_once(':').expect("a place has a line");
-        let goes_on = before == format!("{file}:{}", number.parse::<usize>().expect("a number") - 1);
-        if !goes_on && begins.is_some_and(|text| CLAUSES.iter().any(|clause| text.starts_with(clause))) {
-            found.push(place.clone());
+    for source in commented() {
+        let mut before = "";
+        for (at, line) in source.lines.iter().enumerate() {
+            let line = line.trim_start();
+            for marker in ["///", "//!"] {
+                let begins = line.strip_prefix(marker).filter(|_| !before.starts_with(marker));
+                if begins.is_some_and(|text| is_clause(text.trim_start())) {
+                    found.push(format!("{}:{}", source.path, at + 1));
+                }
+            }
+            before = line;
         }
-        before = place;
     }
     expect_none("say what the thing is, or what it does: \"the reason of a failed call\"", found);
 }
