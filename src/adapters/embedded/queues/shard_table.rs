@@ -129,12 +129,6 @@ impl ShardTable {
         kept.view.memory_bytes = now.total();
     }
 
-    /// Counts the memory of all shards anew. O(shards).
-    pub fn count_all_memory(&mut self) {
-        let all: Vec<ShardId> = self.shards.keys().copied().collect();
-        all.into_iter().for_each(|shard| self.count_memory(shard));
-    }
-
     /// Updates the view of a shard from its core after commands, and returns it.
     pub fn refresh_view(&mut self, shard: ShardId, at: Timestamp) -> Option<ShardStatus> {
         let kept = self.shards.get_mut(&shard)?;

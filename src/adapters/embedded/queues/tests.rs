@@ -92,6 +92,14 @@ pub fn enqueue(id: &str) -> ShardCommand {
     ShardCommand { command: Command::Enqueue(Box::new(message)), body }
 }
 
+/// The same with a time in its token.
+fn enqueue_at(id: &str, time: Timestamp) -> ShardCommand {
+    let mut sent = enqueue(id);
+    let Command::Enqueue(message) = &mut sent.command else { panic!("an enqueue: {sent:?}") };
+    message.token_time = Some(time);
+    sent
+}
+
 pub fn dequeue(max: usize) -> ShardCommand {
     ShardCommand::of(Command::Dequeue(Dequeue { max, ..Dequeue::default() }))
 }
@@ -412,10 +420,7 @@ async fn what_a_queue_refuses_or_repeats_is_told_as_ever_while_memory_is_full() 
     let refusal = async |stores: &QueueStores, sent: ShardCommand| {
         stores.shards.apply(SHARD, vec![sent]).await.remove(0).expect("the shard answers").reply.expect_err("refused")
     };
-    let mut old = enqueue("old");
-    let Command::Enqueue(message) = &mut old.command else { panic!("an enqueue: {old:?}") };
-    message.token_time = Some(Timestamp::from_secs(1));
-    assert_eq!(refusal(&stores, old).await, Refusal::TokenExpired);
+    assert_eq!(refusal(&stores, enqueue_at("old", Timestamp::from_secs(1))).await, Refusal::TokenExpired);
     let blocked = ShardSettings { version: 1, enqueue_blocked: Some("moving".into()), ..settings };
     one(&stores, SHARD, configure(blocked)).await.expect("configured");
     assert_eq!(refusal(&stores, enqueue("new")).await, Refusal::EnqueueBlocked("moving".into()));
@@ -427,12 +432,7 @@ async fn a_memory_full_of_finished_messages_has_room_again_once_their_retention_
     let clock = clock();
     let (_store, stores) = open_queues(Options { queue_memory_bytes: 32 << 10, ..small(dir.path()) }, &clock);
     stores.shards.create(QUEUE, 1, settings().into()).await.expect("created");
-    let with_time = |id: &str| {
-        let mut sent = enqueue(id);
-        let Command::Enqueue(message) = &mut sent.command else { panic!("an enqueue: {sent:?}") };
-        message.token_time = Some(clock.now());
-        sent
-    };
+    let with_time = |id: &str| enqueue_at(id, clock.now());
     let mut taken = 0;
     while one(&stores, SHARD, with_time(&format!("m-{taken}"))).await.is_ok() {
         one(&stores, SHARD, complete(&leases(&stores, 1).await[0])).await.expect("settled");
@@ -468,14 +468,9 @@ async fn listeners_hear_of_a_shard_whose_answers_leave_while_memory_is_short() {
     let listener = Arc::new(LastStatus::default());
     stores.shards.listen(Arc::<LastStatus>::clone(&listener));
     let told = || listener.0.lock().get(&SHARD).expect("it was heard of").memory_bytes;
-    let with_time = |id: String| {
-        let mut sent = enqueue(&id);
-        let Command::Enqueue(message) = &mut sent.command else { panic!("an enqueue: {sent:?}") };
-        message.token_time = Some(clock.now());
-        sent
-    };
+    let with_time = |id: &str| enqueue_at(id, clock.now());
     for number in 0..100 {
-        one(&stores, SHARD, with_time(format!("m-{number}"))).await.expect("taken");
+        one(&stores, SHARD, with_time(&format!("m-{number}"))).await.expect("taken");
     }
     for lease in leases(&stores, 100).await {
         one(&stores, SHARD, complete(&lease)).await.expect("settled");
@@ -490,7 +485,7 @@ async fn listeners_hear_of_a_shard_whose_answers_leave_while_memory_is_short() {
     while told() == answers {
         assert!(taken < 1_000, "nobody said that the answers have left");
         // The last ones may be refused.
-        let _ = one(&stores, OTHER, with_time(format!("other-{taken}"))).await;
+        let _ = one(&stores, OTHER, with_time(&format!("other-{taken}"))).await;
         taken += 1;
     }
     assert!(told() < answers / 4, "{} of {answers} bytes", told());

@@ -74,7 +74,7 @@ impl ShardCounts {
 
     /// The depth of a state, as the row counts say. It equals the number of messages of the state. O(rows).
     pub fn depth(&self, state: MessageState) -> u64 {
-        0u64.saturating_add_signed(depth_change(state, &self.rows))
+        u64::try_from(depth_change(state, &self.rows)).unwrap_or(0)
     }
 }
 

@@ -6,6 +6,7 @@ use super::Committer;
 use crate::queues::memory_bound::refusal_text;
 use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::{Command as QueueCommand, ShardId};
+use tallystone_domain::time::Timestamp;
 use tallystone_ports::{StoreError, StoreErrorKind};
 
 /// How often answers that are too old are looked for while memory is short.
@@ -17,6 +18,15 @@ impl Committer {
     /// Shows readers what the shards take now.
     pub(super) fn publish_memory(&self) {
         self.core.queues.memory.publish(self.queues.table.memory());
+    }
+
+    /// Shows readers and listeners what shards take now that changed without a command: the next one may come late.
+    pub(super) fn publish_changed_without_command(&mut self, shards: Vec<ShardId>, at: Timestamp) {
+        for shard in &shards {
+            self.queues.table.refresh_view(*shard, at);
+        }
+        self.publish_memory();
+        self.queues.listeners.notify(&self.queues.table, shards.into_iter());
     }
 
     /// Refuses commands that bring messages into memory while the memory of queues is full: new messages, and those
@@ -58,11 +68,6 @@ impl Committer {
         if dropped.is_empty() {
             return;
         }
-        // No command of theirs may come for a long time, and their status says what they take.
-        for shard in &dropped {
-            self.queues.table.refresh_view(*shard, moment.step.now);
-        }
-        self.publish_memory();
-        self.queues.listeners.notify(&self.queues.table, dropped.into_iter());
+        self.publish_changed_without_command(dropped, moment.step.now);
     }
 }

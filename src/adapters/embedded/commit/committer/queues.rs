@@ -414,8 +414,8 @@ impl Committer {
             self.commit_separately(batch, OP)?;
         }
         self.queues.moment = Some(Moment { step, ..moment });
-        self.queues.table.count_all_memory();
-        self.publish_memory();
+        let all = self.queues.table.shards.keys().copied().collect();
+        self.publish_changed_without_command(all, step.now);
         Ok(Some(from))
     }
 
