@@ -19,7 +19,7 @@ use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation, na
 use crate::caller_quota::CallerId;
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
-use crate::queues::served_queue::ServedQueue;
+use crate::queues::state::served_queue::ServedQueue;
 use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
 use tallystone_domain::queue::MessageState;
 use tallystone_domain::queue::bulk_operation::PurgedStates;

@@ -14,7 +14,7 @@ use parking_lot::Mutex;
 use super::RunningOperation;
 use crate::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
 use crate::queues::error::QueueError;
-use crate::queues::limited_resource::LimitedResource;
+use crate::queues::error::limited_resource::LimitedResource;
 use tallystone_domain::Timestamp;
 use tallystone_domain::access::KeyQuota;
 use tallystone_domain::limits::{

@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::caller_quota::CallerId;
 use crate::queues::error::QueueError;
-use crate::queues::served_queue::ServedQueue;
+use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::{Queues, unexpected};
 use tallystone_domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
 use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkOperation, PurgedStates};

@@ -16,7 +16,7 @@ use super::{
 };
 use crate::queues::Queues;
 use crate::queues::error::QueueError;
-use crate::queues::served_queue::ServedQueue;
+use crate::queues::state::served_queue::ServedQueue;
 use tallystone_domain::fleet::MemberId;
 use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
 use tallystone_domain::time::Timestamp;
