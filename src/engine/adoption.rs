@@ -90,7 +90,7 @@ impl Adoption {
     /// is refused: it is restarted on the empty store first.
     pub async fn adopt(&self, mode: AdoptionMode) -> Result<Adopted, AdoptionError> {
         let queues = self.queues.as_ref().ok_or(AdoptionError::NoQueues)?;
-        if !queues.is_store_of_the_start().await? {
+        if !queues.work.is_store_of_the_start().await? {
             let changed = StoreError::not_applied(StoreErrorKind::Lost, "give the counters to the queue store");
             let what =
                 "STORE_LOST: the queue store is not the one of this server's start; restart the server, then adopt";

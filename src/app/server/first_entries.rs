@@ -24,7 +24,7 @@ pub async fn ensure_timed_tasks(queues: &Queues) {
     let (template_for, default_attempts) = (Some(TIMED_TASKS.into()), Some(TIMED_TASK_ATTEMPTS));
     let draft = QueueDraft { template_for, default_attempts, ..QueueDraft::of(name) };
     let author = Author { actor: "tallystone".to_owned(), reason: "the template of timed tasks".to_owned() };
-    if let Err(error) = queues.ensure(draft, author).await {
+    if let Err(error) = queues.catalog.ensure(draft, author).await {
         tracing::warn!(%error, "cannot create the template of timed tasks; the next start tries again");
     }
 }

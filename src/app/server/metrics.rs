@@ -149,7 +149,7 @@ const ENGINE: &[Metric<Engine>] = metrics! { engine:
     Gauge "tallystone_fleet_lease_seconds" = shared_with(engine).map_or(0.0, |fleet| fleet.lease_left.as_secs_f64()),
         "Remaining fleet lease of this server without a new heartbeat";
     Gauge "tallystone_queues" = of_queues(engine, Queues::count), "Queues and templates";
-    Gauge "tallystone_queue_sessions" = of_queues(engine, Queues::sessions), "Sessions of workers";
+    Gauge "tallystone_queue_sessions" = of_queues(engine, |queues| queues.sessions.count()), "Sessions of workers";
     Gauge "tallystone_bridge_active" = f64::from(u8::from(engine.queue_report_lag().is_some())),
         "Whether this server reports queues to counters";
     Gauge "tallystone_bridge_apart" = f64::from(u8::from(is_apart(engine))),
@@ -275,7 +275,7 @@ impl MetricSource for Arc<Engine> {
             QUOTA_REFUSALS,
             refused.iter().map(|(quota, count)| ([("quota", quota.as_str())], count)),
         )?;
-        let overview = self.queues().as_ref().map(Queues::overview).unwrap_or_default();
+        let overview = self.queues().as_ref().map(|queues| queues.inspect.overview()).unwrap_or_default();
         encode_backlogs(encoder, &shown_queues(&overview))?;
         let datasets = bounded_datasets(self.datasets());
         encode_each(encoder, DATASETS, datasets.iter().map(|one| ([("dataset", &*one.dataset)], one)))

@@ -80,7 +80,7 @@ impl ServerStatus {
 
     fn queues(&self) -> Option<pb::QueuesStatus> {
         let queues = self.engine.queues()?;
-        let overview = queues.overview();
+        let overview = queues.inspect.overview();
         let pb::QueueBacklog { pending, running, errored, .. } = backlog(&overview.all);
         Some(pb::QueuesStatus {
             count: saturating_i64(overview.queues),
@@ -88,7 +88,7 @@ impl ServerStatus {
             running,
             errored,
             waiting_dequeues: saturating_i64(queues.waiting()),
-            sessions: saturating_i64(queues.open_sessions()),
+            sessions: saturating_i64(queues.sessions.open_count()),
             oldest: overview.oldest.iter().map(backlog).collect(),
             memory: queues.memory().as_ref().map(queue_memory),
         })
@@ -115,7 +115,7 @@ impl StatusSource for ServerStatus {
         problems.extend(self.engine.report_standing().and_then(unreported));
         if let Some(queues) = self.engine.queues() {
             problems.extend(queues.memory().filter(QueueMemory::is_short).as_ref().map(short_queue_memory));
-            problems.extend(queues.overview().lost.iter().map(lost));
+            problems.extend(queues.inspect.overview().lost.iter().map(lost));
         }
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_down > 0).map(down));
         problems.extend(memcached.iter().filter(|cluster| cluster.servers_full > 0).map(out_of_memory));

@@ -284,7 +284,7 @@ impl Bridge {
         let began = self.context.now();
         match self.outbox.report(shard, since).await {
             Ok(report) => {
-                self.queues.record_report(shard, &report, began);
+                self.queues.inspect.record_report(shard, &report, began);
                 Ok(Some(report))
             }
             // The queue was dropped; the directory will say so.

@@ -38,19 +38,19 @@ impl Historian {
     /// Begins a check of one queue or of all, or finds the one that the token names. It continues after this call.
     pub fn check(&self, caller: CallerId, asked: CheckRequest) -> Result<Operation, QueueError> {
         let queues = &self.context.sources.queues;
-        let checked = queues.checked_queues(asked.queue.as_ref())?;
+        let checked = queues.catalog.checked_queues(asked.queue.as_ref())?;
         let shards: u64 = checked.iter().map(|queue| u64::from(queue.shards)).sum();
         let messages = checked.iter().filter(|queue| queue.keeps_history).map(|queue| queue.messages);
         let parts = if asked.full { shards + messages.sum::<u64>() } else { shards };
         let queue = asked.queue.as_ref().and(checked.first()).map(|queue| (queue.id, queue.name.clone()));
         let (full, context) = (asked.full, Arc::clone(&self.context));
         let run = |running| async move { CheckRun { context, running }.run(checked, full).await };
-        queues.begin_check(caller, asked, CheckScope { queue, parts }, run)
+        queues.operations.begin_check(caller, asked, CheckScope { queue, parts }, run)
     }
 
     /// Reads the findings of a check from an index on, at most `limit`.
     pub fn findings(&self, operation: &str, from: usize, limit: usize) -> Result<FindingsPage, QueueError> {
-        self.context.sources.queues.findings(operation, from, limit)
+        self.context.sources.queues.operations.findings(operation, from, limit)
     }
 }
 

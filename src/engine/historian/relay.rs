@@ -117,7 +117,7 @@ impl Relay {
         }
         self.audited_at = now;
         let due = self.kept.iter().filter(|(_, kept)| kept.is_audit_due(now)).map(|(shard, _)| *shard);
-        let due = due.filter(|shard| self.context.sources.queues.keeps_history(shard.queue));
+        let due = due.filter(|shard| self.context.sources.queues.catalog.keeps_history(shard.queue));
         due.take(RELAY_SHARDS_OF_A_ROUND_MAX).for_each(|shard| self.context.waiting.mark(shard));
     }
 
@@ -159,7 +159,7 @@ impl Relay {
             failure = end.failure.or(failure);
             for kept in end.kept {
                 let shard = kept.run.shard;
-                if self.context.sources.queues.is_served(shard.queue) {
+                if self.context.sources.queues.catalog.is_served(shard.queue) {
                     self.kept.insert(shard, kept);
                 } else {
                     // Nothing is enqueued there any more.
@@ -317,7 +317,7 @@ async fn empty_outbox(context: &HistorianContext, step: ShardStep) -> KeptShard 
 fn raise_all(context: &HistorianContext, findings: &[Finding]) {
     for finding in findings {
         // The queue may be deleted by now, and what is found about a deleted one helps nobody.
-        if let Some(queue) = context.sources.queues.name_of(finding.shard.queue) {
+        if let Some(queue) = context.sources.queues.catalog.name_of(finding.shard.queue) {
             raise(&context.engine.stats, &queue, finding);
         }
     }

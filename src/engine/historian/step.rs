@@ -77,7 +77,8 @@ impl StepSources {
             Some(kept) => kept,
             None => self.load(shard).await?,
         };
-        let keeps_history = self.queues.is_served(shard.queue) && self.queues.keeps_history(shard.queue);
+        let keeps_history =
+            self.queues.catalog.is_served(shard.queue) && self.queues.catalog.keeps_history(shard.queue);
         let mut findings = self.audit(&mut kept).await?;
         for _ in 0..RELAY_OVERTAKEN_MAX {
             let page = self.outbox.outbox(shard, kept.run.read_after(), OUTBOX_PAGE_ROWS_MAX).await?;
@@ -219,7 +220,7 @@ impl StepSources {
     /// Checks the counts of a shard, and sets them for comparison with the rows. Does nothing most of the time.
     async fn audit(&self, kept: &mut KeptShard) -> Result<Vec<Finding>, StoreError> {
         let (shard, now) = (kept.run.shard, self.clock.elapsed());
-        if !kept.is_audit_time(now) || !self.queues.is_served(shard.queue) {
+        if !kept.is_audit_time(now) || !self.queues.catalog.is_served(shard.queue) {
             return Ok(Vec::new());
         }
         // No values: there may be many, and a check has them.

@@ -140,7 +140,7 @@ impl WaitingShards {
 
 impl QueueListener for WaitingShards {
     fn changed(&self, shard: ShardId, _view: ShardStatus) {
-        if self.is_listed.load(Ordering::Relaxed) && self.queues.keeps_history(shard.queue) {
+        if self.is_listed.load(Ordering::Relaxed) && self.queues.catalog.keeps_history(shard.queue) {
             self.mark(shard);
         }
     }

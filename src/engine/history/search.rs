@@ -73,7 +73,7 @@ impl HistoryReader {
         after: Option<HistoryHit>,
         limit: usize,
     ) -> Result<SearchedPage, QueueError> {
-        let source = self.queues.history_source(name).await?;
+        let source = self.queues.inspect.history_source(name).await?;
         let extent = self.extent(shards_of(&source)).await?;
         let mut walk = SearchWalk {
             source: &source,

@@ -62,7 +62,7 @@ impl HistoryReader {
         from: Option<TraceCursor>,
         limit: usize,
     ) -> Result<MessageTrace, QueueError> {
-        let source = self.queues.history_source(name).await?;
+        let source = self.queues.inspect.history_source(name).await?;
         let mut keys = self.lives(&source, message).await?;
         if let Some(from) = from {
             let start = keys.iter().position(|key| *key == from.life).unwrap_or(keys.len());

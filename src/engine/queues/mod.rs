@@ -1,9 +1,10 @@
-//! The use cases of queues: one file per verb, on the ports of the queue store and its catalog.
+//! The use cases of queues, on the ports of the queue store and its catalog.
 //!
-//! The API calls `Queues`. `served_queue` holds the state of a queue that is served, `shard_commands` sends commands to
-//! shards, `waiters` wakes waiting dequeues, and `sweeper` applies timeouts. Invariant: a change of a queue's settings
-//! is in the catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between
-//! the two; `unnamed_shards` drops shards that a kill left without a name.
+//! The API calls the services of `Queues`: `catalog`, `sessions`, `inspect`, `work` and `operations`. Below them,
+//! `state` has what this server knows, and `calls` sends commands to shards. Each folder uses only those before it:
+//! error, state, calls, catalog, sessions, inspect, work, operations. Invariant: a change of a queue's settings is in
+//! the catalog and in the shards before it is acknowledged. A start repairs a difference that a kill left between the
+//! two; `catalog::unnamed_shards` drops shards that a kill left without a name.
 
 mod calls;
 mod catalog;
@@ -17,10 +18,8 @@ mod work;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::join_all;
 use tokio::sync::broadcast;
 
-use crate::caller_quota::CallerId;
 use crate::catalog::Etag;
 use crate::context::EngineContext;
 use crate::driver::Driver;
@@ -35,12 +34,10 @@ use crate::queues::sessions::exchange::SessionExchange;
 use crate::queues::state::context::QueueContext;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::stats::Stats;
-use tallystone_domain::queue::command::Refusal;
+use tallystone_domain::Timestamp;
 use tallystone_domain::queue::messages::lease_seal::{LEASE_KEY_BYTES, LeaseKey};
-use tallystone_domain::queue::messages::message::MessageRef;
-use tallystone_domain::queue::shard_routing::shard_of;
-use tallystone_domain::queue::{QueueId, QueueName, Reply, ShardId};
-use tallystone_domain::{Reason, Reject};
+use tallystone_domain::queue::{QueueId, QueueName, ShardId};
+use tallystone_domain::rules::QueueHome;
 use tallystone_ports::{Clock, Entropy, QueueListener, QueueMemory, QueueStores, StoreError};
 
 pub use calls::clock::QueueClock;
@@ -49,7 +46,7 @@ pub use catalog::delete::DeletionRequest;
 pub use catalog::draft::QueueDraft;
 pub(crate) use catalog::history_scope::CheckedQueue;
 pub use catalog::retry_draft::RetryPolicyDraft;
-pub use catalog::{PastQueueChange, QueueUpdateOutcome};
+pub use catalog::{CatalogService, PastQueueChange, QueueUpdateOutcome};
 pub use error::QueueError;
 pub use inspect::activity::{ActivityOrder, ActivityPage, ActivityTotals, QueueActivity};
 pub use inspect::cause_text::QueueExplanation;
@@ -57,17 +54,18 @@ pub use inspect::history_source::{HistorySource, PresentMessage, RecentRows};
 pub use inspect::overview::Overview;
 pub use inspect::session_list::LiveSession;
 pub use inspect::watch::{DepthStream, DepthUpdate};
-pub use inspect::{LeaseHolder, ListCursor, MessageView, Payloads};
+pub use inspect::{InspectService, LeaseHolder, ListCursor, MessageView, Payloads};
 pub use operations::{
-    CancelRequest, CheckRequest, DiscardRequest, FindingsPage, Operation, OperationState, OperationsPage, PurgeRequest,
-    QueueFinding, RedriveRequest,
+    CancelRequest, CheckRequest, DiscardRequest, FindingsPage, Operation, OperationService, OperationState,
+    OperationsPage, PurgeRequest, QueueFinding, RedriveRequest,
 };
 pub(crate) use operations::{CheckScope, RunningCheck};
-pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall};
+pub use sessions::{HeartbeatOutcome, OpenedSession, SentSessionCall, SessionService};
 pub use state::context::CancelNotice;
 pub use state::depth::Depth;
 pub use state::served_queue::Backlog;
 pub use state::waiters::FreeCredit;
+pub use work::WorkService;
 pub use work::dequeue::{DequeueRequest, WhenBlocked};
 pub use work::enqueue::{EnqueueOutcome, SentMessage};
 pub use work::settle::{LeaseActionRequest, LeaseExtension, LeaseOutcome, SettleRequest, UpdateRequest};
@@ -87,14 +85,15 @@ pub struct ReportedQueue {
     pub created_micros: u64,
 }
 
-/// The use cases of queues. Cheap to clone.
+/// The use cases of queues, by service. Cheap to clone.
 #[derive(Clone)]
 pub struct Queues {
     context: Arc<QueueContext>,
-    /// Whether a first enqueue may make its queue by a template.
-    makes_queues: bool,
-    /// Whose queues those are that are made here.
-    maker: CallerId,
+    pub catalog: CatalogService,
+    pub sessions: SessionService,
+    pub inspect: InspectService,
+    pub work: WorkService,
+    pub operations: OperationService,
 }
 
 impl Queues {
@@ -126,20 +125,31 @@ impl Queues {
         let member = join_servers(&stores, &context, counting, name).await?;
         let driver = context.driver.clone();
         let shared = Arc::new(QueueContext::new(stores, lease_key, context, member));
-        let queues = Self { context: Arc::clone(&shared), makes_queues: true, maker: CallerId::nobody() };
-        queues.load().await?;
-        queues.load_sessions().await?;
+        let queues = Self::of(&shared);
+        queues.catalog.load().await?;
+        queues.sessions.load_sessions().await?;
         shared.stores.shards.listen(Arc::clone(&shared) as Arc<dyn QueueListener>);
         driver.start(Sweeper::new(Arc::clone(&shared)));
         driver.start(ClockWatch::new(Arc::clone(&shared)));
         driver.start(UnnamedShards::new(shared));
-        driver.start(OperationTakeover::new(queues.clone()));
-        driver.start(FollowLoop::new(queues.clone()));
-        driver.start(ActivityFollower::new(queues.clone()));
+        driver.start(OperationTakeover::new(queues.operations.clone()));
+        driver.start(FollowLoop::new(queues.catalog.clone()));
+        driver.start(ActivityFollower::new(queues.inspect.clone()));
         if let Some(directory) = queues.context.session_directory().map(Arc::clone) {
-            driver.start(SessionExchange::new(queues.clone(), directory));
+            driver.start(SessionExchange::new(queues.sessions.clone(), directory));
         }
         Ok(queues)
+    }
+
+    /// The services over a shared state.
+    fn of(context: &Arc<QueueContext>) -> Self {
+        let context = || Arc::clone(context);
+        let catalog = CatalogService::new(context());
+        let sessions = SessionService::new(context(), catalog.clone());
+        let inspect = InspectService::new(context(), catalog.clone());
+        let work = WorkService::new(context(), catalog.clone(), sessions.clone(), inspect.clone());
+        let operations = OperationService::new(context(), catalog.clone(), inspect.clone(), work.clone());
+        Self { context: context(), catalog, sessions, inspect, work, operations }
     }
 
     /// The queues that hold messages, for reports about them. O(n log n).
@@ -160,7 +170,7 @@ impl Queues {
 
     /// Whether other servers may serve the same queues.
     pub fn is_shared(&self) -> bool {
-        self.context.member.is_some()
+        self.context.is_shared()
     }
 
     /// The membership of this process among those servers; none where one process owns the queues.
@@ -197,7 +207,7 @@ impl Queues {
 
     /// Fails unless the name is that of a queue that holds messages.
     pub async fn served(&self, name: &QueueName) -> Result<(), QueueError> {
-        self.queue(name).await.map(drop)
+        self.catalog.queue(name).await.map(drop)
     }
 
     /// Notices of running messages for which a cancel was requested, at whatever server of the store.
@@ -210,14 +220,26 @@ impl Queues {
         self.context.all().iter().map(|queue| queue.waiters.len()).sum()
     }
 
-    /// The number of sessions that this server remembers, including those that ended a short time ago.
-    pub fn sessions(&self) -> usize {
-        self.context.sessions.len()
+    /// Reads queue time.
+    pub async fn clock(&self) -> Result<QueueClock, QueueError> {
+        self.context.clock().await
     }
 
-    /// The number of open sessions at this server. O(sessions).
-    pub fn open_sessions(&self) -> usize {
-        self.context.sessions.open_count(self.context.engine.clock.elapsed())
+    /// Makes wall time the basis of token ages again, if the clock was once more than a minute ahead. This gives up
+    /// deduplication for all tokens made until now, by refusing them.
+    pub async fn reset_clock(&self) -> Result<QueueClock, QueueError> {
+        self.context.reset_clock().await
+    }
+
+    /// The time by which queues judge the age of tokens. It is never ahead of the queues, whatever the clock of the
+    /// machine does.
+    pub(crate) async fn token_time(&self) -> Result<Timestamp, QueueError> {
+        self.context.token_time().await
+    }
+
+    /// The mark of the queue store: the same after a restart, and another one for each store.
+    pub(crate) fn home(&self) -> QueueHome {
+        self.context.home()
     }
 
     /// The memory of all queues and its bound; none where their store keeps them elsewhere. Cheap.
@@ -227,7 +249,7 @@ impl Queues {
 
     /// The backlog of each queue at this moment. O(shards); frequent callers use `overview`.
     pub fn backlogs(&self) -> Vec<Backlog> {
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         let queues = self.context.all();
         let served = queues.iter().filter(|queue| queue.holds_messages());
         served.map(|queue| Backlog { queue: queue.name(), ..queue.backlog(now) }).collect()
@@ -236,35 +258,6 @@ impl Queues {
     /// The number of queues and templates.
     pub fn count(&self) -> usize {
         self.context.len()
-    }
-
-    /// The shard of a message: that of its key, else that of its routing value, else that of its id. If the shard of
-    /// the id does not have the message, the other shards are asked. For a message that no shard has, the shard of the
-    /// id.
-    async fn shard_of(&self, queue: &ServedQueue, message: &MessageRef) -> Result<u32, QueueError> {
-        let id = match message {
-            MessageRef::Key(key) if key.shard < queue.shards() => return Ok(key.shard),
-            MessageRef::Key(_) => return Err(Refusal::NotFound.into()),
-            MessageRef::Id(_, Some(routing)) => return Ok(shard_of(queue.shards(), routing.as_str())),
-            MessageRef::Id(id, None) => id,
-        };
-        let own = shard_of(queue.shards(), &id.text());
-        if queue.shards() == 1 || self.shard_has(queue, own, message).await? {
-            return Ok(own);
-        }
-        let others: Vec<u32> = (0..queue.shards()).filter(|number| *number != own).collect();
-        let looks = join_all(others.iter().map(|number| self.shard_has(queue, *number, message))).await;
-        for (number, has) in others.into_iter().zip(looks) {
-            if has? {
-                return Ok(number);
-            }
-        }
-        Ok(own)
-    }
-
-    async fn shard_has(&self, queue: &ServedQueue, number: u32, message: &MessageRef) -> Result<bool, QueueError> {
-        let found = self.context.stores.reader.get(queue.shard(number).id, message.clone()).await;
-        Ok(found.map_err(|error| self.context.translate_store_error(queue, error))?.is_some())
     }
 }
 
@@ -288,9 +281,4 @@ async fn join_servers(
     member.read_members().await?;
     context.driver.start(MembershipLoop::new(Arc::clone(&member), Arc::clone(&context.clock)));
     Ok(Some(member))
-}
-
-/// The error for a reply that does not belong to the command: a defect of the store.
-fn unexpected(op: &'static str, _reply: &Reply) -> QueueError {
-    Reject::new(Reason::Internal, format!("the store answered a {op} with another command's reply")).into()
 }

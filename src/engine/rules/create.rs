@@ -25,7 +25,7 @@ impl Rules {
             return same(known, &spec, home);
         }
         self.counting.check_exact(&spec.namespace).await?;
-        queues.check_message(&spec.queue, longest_message(&spec)).await?;
+        queues.work.check_message(&spec.queue, longest_message(&spec)).await?;
         if self.store.list().await?.len() >= RULES_MAX {
             let what = format!("the store has {RULES_MAX} rules, the maximum; delete one first");
             return Err(Reject::new(Reason::InvalidArgument, what).into());

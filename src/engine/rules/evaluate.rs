@@ -82,7 +82,7 @@ impl Rules {
         let (counts, spec) = (&self.context.stats.rules, &rule.spec);
         let id = rule.progress.message_id(&spec.name, &claim);
         let message = SentMessage { id: Some(id.clone()), ..message_of(spec, &claim) };
-        let (progress, counted) = match queues.enqueue(&CallerId::nobody(), &spec.queue, message).await {
+        let (progress, counted) = match queues.work.enqueue(&CallerId::nobody(), &spec.queue, message).await {
             Ok(_) => (rule.progress.clone().fired(id), &counts.fired),
             Err(error) if error.reason() == Reason::TokenExpired => match self.has_message(queues, spec, &id).await? {
                 true => (rule.progress.clone().fired(id), &counts.fired),
@@ -113,7 +113,7 @@ impl Rules {
     /// Whether the queue has the message of this id.
     async fn has_message(&self, queues: &Queues, spec: &RuleSpec, id: &MessageId) -> Result<bool, RuleError> {
         let message = MessageRef::Id(id.clone(), None);
-        match queues.get_message(&spec.queue, message).await {
+        match queues.inspect.get_message(&spec.queue, message).await {
             Ok(_) => Ok(true),
             Err(error) if error.reason() == Reason::MessageNotFound => Ok(false),
             Err(error) => Err(error.into()),

@@ -46,7 +46,7 @@ fn name(text: &str) -> QueueName {
 async fn create(queues: &Queues, text: &str, template_for: Option<&str>) -> Result<(), QueueError> {
     let draft = QueueDraft { template_for: template_for.map(Into::into), ..QueueDraft::of(name(text)) };
     let author = Author { actor: String::new(), reason: String::new() };
-    queues.create(draft, author).await.map(drop)
+    queues.catalog.create(draft, author).await.map(drop)
 }
 
 fn told(error: &QueueError) -> (Reason, String) {
@@ -58,7 +58,7 @@ async fn first_enqueues_of_one_caller_leave_queues_for_others_and_for_creations(
     let queues = queues().await;
     create(&queues, "timed-task", Some("timed/")).await.expect("a template");
     let enqueue = async |from: u8, text: String| {
-        queues.enqueue(&caller(from), &name(&text), SentMessage::default()).await.map(drop)
+        queues.work.enqueue(&caller(from), &name(&text), SentMessage::default()).await.map(drop)
     };
     for number in 0..CALLER_TEMPLATE_QUEUES_MAX {
         enqueue(1, format!("timed/{number}")).await.expect("its share");
@@ -83,7 +83,7 @@ async fn purges_of_one_caller_leave_purges_for_others_and_for_itself() {
     let queues = queues().await;
     create(&queues, "mail", None).await.expect("a queue");
     let purge = async |from: u8| {
-        queues.purge(caller(from), &name("mail"), PurgeRequest::default(), Duration::from_secs(60)).await
+        queues.operations.purge(caller(from), &name("mail"), PurgeRequest::default(), Duration::from_secs(60)).await
     };
     for number in 0..=OPERATIONS_MAX {
         let done = purge(1).await.unwrap_or_else(|error| panic!("purge {number} of the same caller: {error}"));
@@ -93,14 +93,14 @@ async fn purges_of_one_caller_leave_purges_for_others_and_for_itself() {
     for _ in 0..=CALLER_OPERATIONS_MAX {
         purge(1).await.expect("its own give way");
     }
-    assert_eq!(queues.operation(&first.id).await.expect("and no other's").state, OperationState::Done);
+    assert_eq!(queues.operations.operation(&first.id).await.expect("and no other's").state, OperationState::Done);
 }
 
 #[tokio::test]
 async fn streams_of_one_caller_leave_streams_for_others() {
     let queues = queues().await;
     create(&queues, "mail", None).await.expect("a queue");
-    let watch = |from| queues.watch(&caller(from), &name("mail"), Duration::from_secs(1));
+    let watch = |from| queues.inspect.watch(&caller(from), &name("mail"), Duration::from_secs(1));
     let mut watches: Vec<_> = (0..CALLER_QUEUE_WATCHES_MAX).map(|_| watch(1).expect("its share")).collect();
     let (reason, text) = told(&watch(1).err().expect("its share is taken"));
     assert_eq!(reason, Reason::RetryLater);
@@ -108,7 +108,7 @@ async fn streams_of_one_caller_leave_streams_for_others() {
     assert!(watch(2).is_ok(), "others have their own");
     watches.pop();
     assert!(watch(1).is_ok(), "what ends is given back");
-    let stream = |from| queues.place_for_stream(&caller(from));
+    let stream = |from| queues.work.place_for_stream(&caller(from));
     let streams: Vec<_> = (0..CALLER_WORK_STREAMS_MAX).map(|_| stream(1).expect("its share")).collect();
     let (_, text) = told(&stream(1).err().expect("its share is taken"));
     assert!(text.contains("this caller has 10000 work streams"), "{text}");
@@ -128,17 +128,17 @@ async fn watches_of_a_queue_share_their_readings() {
     let at_rest = clock.sleepers();
     let draft = QueueDraft { shards: Some(SHARDS), ..QueueDraft::of(name("mail")) };
     let author = Author { actor: String::new(), reason: String::new() };
-    queues.create(draft, author).await.expect("a queue");
+    queues.catalog.create(draft, author).await.expect("a queue");
     let interval = Duration::from_millis(100);
     let mut watches = Vec::new();
     for _ in 0..WATCHES {
-        let mut watch = queues.watch(&caller(1), &name("mail"), interval).expect("its share");
+        let mut watch = queues.inspect.watch(&caller(1), &name("mail"), interval).expect("its share");
         let first = watch.next().await.expect("a look").expect("no failure");
         assert_eq!(first.depth.of(MessageState::Pending), 0, "the first look is at once");
         watches.push(watch);
     }
     let before = store.totals_read();
-    queues.enqueue(&caller(1), &name("mail"), SentMessage::default()).await.expect("a message");
+    queues.work.enqueue(&caller(1), &name("mail"), SentMessage::default()).await.expect("a message");
     let looks = join_all(watches.iter_mut().map(StreamExt::next));
     let time = async {
         clock.wait_for_sleepers(at_rest + WATCHES).await;

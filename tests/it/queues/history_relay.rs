@@ -183,7 +183,7 @@ impl Shop {
     /// The same history, beside a queue store that has lost every message.
     async fn emptied(&self, server: &Engine) -> Self {
         let new = memory::queue_stores(Arc::new(self.clock.clone()));
-        let queue = server.queues().expect("there are queues").get(&name()).expect("it is there");
+        let queue = server.queues().expect("there are queues").catalog.get(&name()).expect("it is there");
         new.shards.create(queue.id, 1, queue.spec.settings.clone().into()).await.expect("it is created");
         let outbox = Arc::clone(&new.outbox);
         let stores = QueueStores { catalog: Arc::clone(&self.stores.catalog), ..new };
@@ -236,7 +236,7 @@ impl Shop {
     async fn create(&self, server: &Engine, history: Option<HistoryKept>) -> ShardId {
         let queues = server.queues().expect("there are queues");
         let draft = QueueDraft { history, ..QueueDraft::of(name()) };
-        let made = queues.create(draft, Author::default()).await.expect("it is created");
+        let made = queues.catalog.create(draft, Author::default()).await.expect("it is created");
         ShardId { queue: made.id, number: 0 }
     }
 
@@ -244,7 +244,7 @@ impl Shop {
         let queues = server.queues().expect("there are queues");
         for id in ids {
             let sent = SentMessage { id: MessageId::new(&format!("m-{id}")).ok(), ..SentMessage::default() };
-            queues.enqueue(&caller(), &name(), sent).await.expect("it is enqueued");
+            queues.work.enqueue(&caller(), &name(), sent).await.expect("it is enqueued");
         }
     }
 
@@ -252,10 +252,10 @@ impl Shop {
     async fn complete_one(&self, server: &Engine) {
         let queues = server.queues().expect("there are queues");
         let ask = DequeueRequest { max: 1, ..DequeueRequest::default() };
-        let batch = queues.dequeue(&name(), ask).await.expect("a lease");
+        let batch = queues.work.dequeue(&name(), ask).await.expect("a lease");
         let token = batch.take()[0].token.clone();
         let done = SettleRequest { token, verb: SettleAction::Complete, delay: None, error: None };
-        queues.settle(&name(), done).await.expect("it is completed");
+        queues.work.settle(&name(), done).await.expect("it is completed");
     }
 
     /// Positions in the history, by the rows that entered any state.
@@ -306,7 +306,7 @@ impl Shop {
     async fn ended(&self, server: &Engine, id: &str) -> Operation {
         let queues = server.queues().expect("there are queues");
         for _ in 0..3_000 {
-            let operation = queues.operation(id).await.expect("it is known");
+            let operation = queues.operations.operation(id).await.expect("it is known");
             if operation.state != OperationState::Running {
                 return operation;
             }
@@ -446,7 +446,7 @@ async fn a_queue_without_history_costs_nothing_and_its_rows_are_a_gap_once_it_ha
     assert_eq!((shop.history.cursor(shard).await.expect("a read"), server.stats().history_batches.get()), (None, 0));
     let queues = server.queues().expect("there are queues");
     let draft = QueueDraft { history: Some(HistoryKept::All), ..QueueDraft::of(name()) };
-    queues.update(draft, Vec::new(), None, Author::default()).await.expect("it is changed");
+    queues.catalog.update(draft, Vec::new(), None, Author::default()).await.expect("it is changed");
     shop.enqueue(&server, 10..15).await;
     shop.pass(A_WHILE).await;
     assert_eq!((shop.gaps(shard).await, shop.positions(shard).await), (vec![(1, 10)], (11..=15).collect::<Vec<_>>()));
@@ -505,7 +505,7 @@ async fn the_rows_of_a_deleted_queue_are_carried_and_a_stop_carries_what_is_ther
     *shop.faults.append.lock() = Some(StoreErrorKind::Unavailable);
     shop.enqueue(&server, 0..10).await;
     let deletion = DeletionRequest { name: name(), id: None, expected: None, token: None };
-    server.queues().expect("one").delete(deletion, Author::default()).await.expect("it is deleted");
+    server.queues().expect("one").catalog.delete(deletion, Author::default()).await.expect("it is deleted");
     let next = shop.create(&server, None).await;
     shop.enqueue(&server, 0..7).await;
     *shop.faults.append.lock() = None;

@@ -168,15 +168,15 @@ fn reason_of<T: std::fmt::Debug>(result: Result<T, QueueError>) -> Reason {
 async fn a_change_of_a_queue_that_was_overtaken_is_decided_again() {
     let store = SharedStore::new();
     let queues = store.server().await;
-    let made = queues.create(draft(), author()).await.expect("created");
+    let made = queues.catalog.create(draft(), author()).await.expect("created");
     store.fail_next(elsewhere(&made, |queue| queue.spec.settings.quota_messages = 64));
-    let stale = queues.update(attempts(5), Vec::new(), Some(Etag::of(&*made)), author()).await;
+    let stale = queues.catalog.update(attempts(5), Vec::new(), Some(Etag::of(&*made)), author()).await;
     assert_eq!(reason_of(stale), Reason::EtagMismatch);
-    assert_eq!(queues.get(&name()).expect("found").spec.settings.quota_messages, 64);
+    assert_eq!(queues.catalog.get(&name()).expect("found").spec.settings.quota_messages, 64);
 
-    let second = queues.get(&name()).expect("found");
+    let second = queues.catalog.get(&name()).expect("found");
     store.fail_next(elsewhere(&second, |queue| queue.spec.settings.quota_messages = 65));
-    let updated = queues.update(attempts(5), Vec::new(), None, author()).await.expect("decided again");
+    let updated = queues.catalog.update(attempts(5), Vec::new(), None, author()).await.expect("decided again");
     let settings = &updated.queue.spec.settings;
     assert_eq!((updated.queue.version, settings.default_attempts, settings.quota_messages), (4, 5, 65));
     assert_eq!(updated.differences, ["default_max_attempts: 3 -> 5"]);
@@ -190,22 +190,22 @@ async fn a_creation_that_was_overtaken_answers_the_queue_of_the_other_server_and
     let (created, updated) = (Timestamp::MIN, Timestamp::MIN);
     let other = CatalogQueue { id: QueueId(7), spec, version: 0, created, updated, made_by: None };
     store.fail_next(elsewhere(&other, |_| {}));
-    let made = queues.create(draft(), author()).await.expect("the same settings");
+    let made = queues.catalog.create(draft(), author()).await.expect("the same settings");
     assert_eq!((made.id, made.version), (QueueId(7), 1));
     assert!(store.shards().await.is_empty(), "the other server makes those of its queue");
-    assert_eq!(reason_of(queues.create(attempts(5), author()).await), Reason::QueueExists);
+    assert_eq!(reason_of(queues.catalog.create(attempts(5), author()).await), Reason::QueueExists);
 }
 
 #[tokio::test]
 async fn a_deletion_that_was_overtaken_is_decided_again() {
     let store = SharedStore::new();
     let queues = store.server().await;
-    let made = queues.create(draft(), author()).await.expect("created");
+    let made = queues.catalog.create(draft(), author()).await.expect("created");
     let raised = |queue: &mut CatalogQueue| queue.spec.settings.quota_messages = 64;
     store.fail_next(elsewhere(&made, raised));
     let stale = DeletionRequest { expected: Some(Etag::of(&*made)), ..deletion() };
-    assert_eq!(reason_of(queues.delete(stale, author()).await), Reason::EtagMismatch);
-    assert_eq!(queues.delete(deletion(), author()).await.expect("deleted"), 0);
+    assert_eq!(reason_of(queues.catalog.delete(stale, author()).await), Reason::EtagMismatch);
+    assert_eq!(queues.catalog.delete(deletion(), author()).await.expect("deleted"), 0);
     assert!(store.shards().await.is_empty());
 }
 
@@ -213,14 +213,14 @@ async fn a_deletion_that_was_overtaken_is_decided_again() {
 async fn a_change_that_is_always_overtaken_ends() {
     let store = SharedStore::new();
     let queues = store.server().await;
-    queues.create(draft(), author()).await.expect("created");
+    queues.catalog.create(draft(), author()).await.expect("created");
     (0..CATALOG_ATTEMPTS_MAX).for_each(|_| store.fail_next(Fault::Refused));
-    let Err(QueueError::Store(error)) = queues.update(attempts(5), Vec::new(), None, author()).await else {
+    let Err(QueueError::Store(error)) = queues.catalog.update(attempts(5), Vec::new(), None, author()).await else {
         panic!("a conflict");
     };
     assert_eq!((error.kind, error.outcome), (StoreErrorKind::Conflict, EffectOutcome::NotApplied));
     assert!(store.catalog.next_fault().is_none(), "each attempt met one");
-    queues.update(attempts(5), Vec::new(), None, author()).await.expect("the race is over");
+    queues.catalog.update(attempts(5), Vec::new(), None, author()).await.expect("the race is over");
 }
 
 #[tokio::test]
@@ -228,18 +228,18 @@ async fn a_change_whose_answer_was_lost_is_in_all_shards_when_its_repeat_is_answ
     let store = SharedStore::new();
     let queues = store.server().await;
     store.fail_next(Fault::AnswerLost);
-    assert_eq!(reason_of(queues.create(draft(), author()).await), Reason::OutcomeUnknown);
-    let made = queues.get(&name()).expect("the store has it");
-    assert_eq!(queues.create(draft(), author()).await.expect("a repeat is answered"), made);
+    assert_eq!(reason_of(queues.catalog.create(draft(), author()).await), Reason::OutcomeUnknown);
+    let made = queues.catalog.get(&name()).expect("the store has it");
+    assert_eq!(queues.catalog.create(draft(), author()).await.expect("a repeat is answered"), made);
 
     let blocked = QueueDraft { enqueue_blocked: Some(Some("night".into())), ..draft() };
     store.fail_next(Fault::AnswerLost);
-    let lost = queues.update(blocked.clone(), Vec::new(), None, author()).await;
+    let lost = queues.catalog.update(blocked.clone(), Vec::new(), None, author()).await;
     assert_eq!(reason_of(lost), Reason::OutcomeUnknown);
-    let repeat = queues.update(blocked, Vec::new(), None, author()).await.expect("a repeat is answered");
+    let repeat = queues.catalog.update(blocked, Vec::new(), None, author()).await.expect("a repeat is answered");
     assert_eq!((repeat.queue.version, repeat.differences.len()), (2, 0));
     let caller = CallerId::of_address([192, 0, 2, 1].into());
-    let enqueued = queues.enqueue(&caller, &name(), SentMessage::default()).await;
+    let enqueued = queues.work.enqueue(&caller, &name(), SentMessage::default()).await;
     assert!(enqueued.is_err_and(|error| error.to_string().contains("night")));
 }
 
@@ -248,27 +248,27 @@ async fn changes_of_another_server_become_visible_by_following() {
     let store = SharedStore::new();
     let (here, there) = (store.server().await, store.server().await);
     let seen = async || {
-        assert_eq!(here.follow().await.expect("a read"), Sharing::Shared);
-        here.get(&name()).ok()
+        assert_eq!(here.catalog.follow().await.expect("a read"), Sharing::Shared);
+        here.catalog.get(&name()).ok()
     };
-    let made = there.create(draft(), author()).await.expect("created");
+    let made = there.catalog.create(draft(), author()).await.expect("created");
     assert_eq!(seen().await.as_ref(), Some(&made));
-    let updated = there.update(attempts(5), Vec::new(), None, author()).await.expect("updated");
+    let updated = there.catalog.update(attempts(5), Vec::new(), None, author()).await.expect("updated");
     assert_eq!(seen().await, Some(updated.queue));
-    there.delete(deletion(), author()).await.expect("deleted");
+    there.catalog.delete(deletion(), author()).await.expect("deleted");
     assert_eq!(seen().await, None);
-    let again = there.create(draft(), author()).await.expect("created again");
+    let again = there.catalog.create(draft(), author()).await.expect("created again");
     assert_eq!(seen().await.as_ref(), Some(&again));
-    there.delete(deletion(), author()).await.expect("deleted");
-    let third = there.create(attempts(7), author()).await.expect("a queue of the same name");
+    there.catalog.delete(deletion(), author()).await.expect("deleted");
+    let third = there.catalog.create(attempts(7), author()).await.expect("a queue of the same name");
     assert_eq!(seen().await, Some(third));
-    assert_eq!(here.list("", None, 9).await.len(), 1);
+    assert_eq!(here.catalog.list("", None, 9).await.len(), 1);
 }
 
 #[tokio::test]
 async fn a_catalog_is_followed_where_servers_share_it() {
     let shared = SharedStore::new().server().await;
     let owned = start(memory::queue_stores(Arc::new(SystemClock))).await;
-    assert_eq!(FollowLoop::new(shared).activate().await, NextActivation::After(CATALOG_FOLLOWED_EVERY));
-    assert_eq!(FollowLoop::new(owned).activate().await, NextActivation::Finished);
+    assert_eq!(FollowLoop::new(shared.catalog).activate().await, NextActivation::After(CATALOG_FOLLOWED_EVERY));
+    assert_eq!(FollowLoop::new(owned.catalog).activate().await, NextActivation::Finished);
 }

@@ -56,7 +56,7 @@ async fn started(deployment: Deployment, answers: Answers) -> QueuesServer {
     let server = QueuesServer::start_with(deployment, asked).await;
     let author = Author { actor: "test".to_owned(), reason: String::new() };
     let draft = QueueDraft { shards: Some(1), ..QueueDraft::of(name()) };
-    server.queues.create(draft, author).await.expect("created");
+    server.queues.catalog.create(draft, author).await.expect("created");
     server
 }
 
@@ -77,7 +77,7 @@ impl Ledger {
         let mut number = sender;
         while !self.is_over.load(Ordering::Relaxed) {
             let sent = SentMessage { id: Some(id_of(number)), ..SentMessage::default() };
-            if server.queues.enqueue(&CallerId::nobody(), &name(), sent).await.is_ok() {
+            if server.queues.work.enqueue(&CallerId::nobody(), &name(), sent).await.is_ok() {
                 self.acknowledged.lock().push((number, Instant::now()));
             }
             number += SENDERS;
@@ -111,7 +111,7 @@ async fn drained(deployment: Deployment) -> HashSet<MessageId> {
     let mut found = HashSet::new();
     loop {
         let asked = DequeueRequest { max: 100, ..DequeueRequest::default() };
-        let leased = server.queues.dequeue(&name(), asked).await.expect("a dequeue").take();
+        let leased = server.queues.work.dequeue(&name(), asked).await.expect("a dequeue").take();
         if leased.is_empty() {
             server.stop().await;
             return found;

@@ -23,7 +23,7 @@ fn name_of(number: usize) -> QueueName {
 
 /// The first row, in an order.
 async fn first_row(server: &QueuesServer, order: ActivityOrder) -> ActivityPage {
-    server.queues.list_activity(|_| true, order, 0, 1).await
+    server.queues.inspect.list_activity(|_| true, order, 0, 1).await
 }
 
 /// The calls of a command since the last reset, those inside functions included.
@@ -69,10 +69,10 @@ async fn with_queues(redis: &RedisServer) -> [QueuesServer; 2] {
     for number in 0..QUEUES {
         let author = Author { actor: "test".to_owned(), reason: String::new() };
         let draft = QueueDraft { shards: Some(SHARDS), ..QueueDraft::of(name_of(number)) };
-        one.queues.create(draft, author).await.expect("created");
+        one.queues.catalog.create(draft, author).await.expect("created");
     }
     let other = QueuesServer::start(single(redis)).await;
-    other.queues.follow().await.expect("a read");
+    other.queues.catalog.follow().await.expect("a read");
     [one, other]
 }
 
@@ -114,7 +114,7 @@ async fn what_changes_in_a_queue_that_is_not_shown_is_found_in_its_turn() {
     eventually("every shard is read", knows_all).await;
 
     let last = name_of(QUEUES - 1);
-    one.queues.enqueue(&CallerId::nobody(), &last, SentMessage::default()).await.expect("enqueued");
+    one.queues.work.enqueue(&CallerId::nobody(), &last, SentMessage::default()).await.expect("enqueued");
     let since = Instant::now();
     let is_found = async || {
         let page = first_row(&other, ActivityOrder::Pending).await;

@@ -28,7 +28,7 @@ fn author() -> Author {
 
 async fn enqueue(queues: &Queues) -> Result<(), QueueError> {
     let caller = CallerId::of_address([192, 0, 2, 1].into());
-    queues.enqueue(&caller, &name(), SentMessage::default()).await.map(drop)
+    queues.work.enqueue(&caller, &name(), SentMessage::default()).await.map(drop)
 }
 
 /// A server of queues on Redis, with its catalog elsewhere.
@@ -57,15 +57,18 @@ fn is_lost(answer: Result<(), QueueError>) -> bool {
 async fn a_lost_queue_is_refused_until_an_operator_deletes_it() {
     let Some(mut server) = or_skip(RedisServer::start(Build::Redis7)) else { return };
     let (queues, driver) = queues_on(&server).await;
-    queues.create(QueueDraft::of(name()), author()).await.expect("created");
+    queues.catalog.create(QueueDraft::of(name()), author()).await.expect("created");
     enqueue(&queues).await.expect("enqueued");
     server.restart_empty().expect("it starts");
     eventually("the loss is told", async || is_lost(enqueue(&queues).await)).await;
     let ask = DequeueRequest { max: 1, ..DequeueRequest::default() };
-    assert!(is_lost(queues.dequeue(&name(), ask).await.map(drop)), "nobody takes an empty store for an empty queue");
+    assert!(
+        is_lost(queues.work.dequeue(&name(), ask).await.map(drop)),
+        "nobody takes an empty store for an empty queue"
+    );
     let deletion = DeletionRequest { name: name(), id: None, expected: None, token: None };
-    assert_eq!(queues.delete(deletion, author()).await.expect("the operator gives it up"), 0);
-    queues.create(QueueDraft::of(name()), author()).await.expect("created anew");
+    assert_eq!(queues.catalog.delete(deletion, author()).await.expect("the operator gives it up"), 0);
+    queues.catalog.create(QueueDraft::of(name()), author()).await.expect("created anew");
     enqueue(&queues).await.expect("enqueued");
     driver.abandon().await;
 }

@@ -27,17 +27,17 @@ fn author() -> Author {
 async fn started(redis: &RedisServer) -> QueuesServer {
     let server = QueuesServer::start(single(redis)).await;
     let draft = QueueDraft { shards: Some(2), ..QueueDraft::of(name()) };
-    server.queues.create(draft, author()).await.expect("created");
+    server.queues.catalog.create(draft, author()).await.expect("created");
     server
 }
 
 async fn lengthen(server: &QueuesServer) -> bool {
     let draft = QueueDraft { default_lease: Some(LONG), ..QueueDraft::of(name()) };
-    server.queues.update(draft, Vec::new(), None, author()).await.is_ok()
+    server.queues.catalog.update(draft, Vec::new(), None, author()).await.is_ok()
 }
 
 async fn enqueue(server: &QueuesServer) -> bool {
-    server.queues.enqueue(&CallerId::nobody(), &name(), SentMessage::default()).await.is_ok()
+    server.queues.work.enqueue(&CallerId::nobody(), &name(), SentMessage::default()).await.is_ok()
 }
 
 /// Whether the leases of some messages, which lie in all shards, are those of the new settings.
@@ -48,7 +48,7 @@ async fn all_leases_are_long(server: &QueuesServer) -> bool {
         }
     }
     let asked = DequeueRequest { max: 100, ..DequeueRequest::default() };
-    let Ok(leases) = server.queues.dequeue(&name(), asked).await else { return false };
+    let Ok(leases) = server.queues.work.dequeue(&name(), asked).await else { return false };
     let leases = leases.take();
     !leases.is_empty() && leases.iter().all(|leased| leased.lease.expires_in > TOLD_APART)
 }
@@ -64,7 +64,7 @@ async fn a_change_that_is_made_again_after_redis_lost_it_reaches_the_shards() {
     eventually("the store is back, without the change", async || enqueue(&server).await).await;
     eventually("the change is made again", async || lengthen(&server).await).await;
     let asked = DequeueRequest { max: 100, ..DequeueRequest::default() };
-    assert!(server.queues.dequeue(&name(), asked).await.is_ok(), "nothing of before is left");
+    assert!(server.queues.work.dequeue(&name(), asked).await.is_ok(), "nothing of before is left");
     assert!(all_leases_are_long(&server).await);
     server.stop().await;
 }
@@ -120,11 +120,11 @@ async fn a_message_that_came_back_with_an_earlier_state_is_served_to_a_dequeue_t
     assert!(enqueue(&server).await);
     redis.cli(&["SAVE"]);
     let asked = |wait| DequeueRequest { max: 1, wait, ..DequeueRequest::default() };
-    let leased = server.queues.dequeue(&name(), asked(Duration::ZERO)).await.expect("a dequeue").take();
+    let leased = server.queues.work.dequeue(&name(), asked(Duration::ZERO)).await.expect("a dequeue").take();
     let done = SettleRequest { token: leased[0].token.clone(), verb: SettleAction::Complete, delay: None, error: None };
-    server.queues.settle(&name(), done).await.expect("completed");
+    server.queues.work.settle(&name(), done).await.expect("completed");
     let mail = name();
-    let waiting = server.queues.dequeue(&mail, asked(WAIT));
+    let waiting = server.queues.work.dequeue(&mail, asked(WAIT));
     let restart = async {
         eventually("it waits", async || server.queues.waiting() > 0).await;
         redis.restart().expect("it starts");
@@ -136,7 +136,7 @@ async fn a_message_that_came_back_with_an_earlier_state_is_served_to_a_dequeue_t
 
 /// The steps that the queue has lost, as a server tells.
 async fn steps_lost(server: &QueuesServer) -> u64 {
-    let page = server.queues.list_activity(|_| true, ActivityOrder::Name, 0, 1).await;
+    let page = server.queues.inspect.list_activity(|_| true, ActivityOrder::Name, 0, 1).await;
     page.rows[0].facts.lost.map_or(0, |lost| lost.steps)
 }
 

@@ -48,19 +48,19 @@ impl QueuesServer {
         let first = Self::start(first).await;
         let author = Author { actor: "test".to_owned(), reason: String::new() };
         let draft = QueueDraft { shards: Some(2), ..QueueDraft::of(name()) };
-        first.queues.create(draft, author).await.expect("created");
+        first.queues.catalog.create(draft, author).await.expect("created");
         let second = Self::start(second).await;
         [first, second]
     }
 
     async fn enqueue(&self, metadata: &Metadata) {
         let sent = SentMessage { metadata: metadata.clone(), ..SentMessage::default() };
-        self.queues.enqueue(&CallerId::nobody(), &name(), sent).await.expect("enqueued");
+        self.queues.work.enqueue(&CallerId::nobody(), &name(), sent).await.expect("enqueued");
     }
 
     async fn wait_for_one(&self, filter: Filter) -> usize {
         let asked = DequeueRequest { max: 1, wait: WAIT, filter, ..DequeueRequest::default() };
-        self.queues.dequeue(&name(), asked).await.expect("a dequeue").take().len()
+        self.queues.work.dequeue(&name(), asked).await.expect("a dequeue").take().len()
     }
 
     pub(super) async fn stop(self) {
@@ -166,7 +166,7 @@ async fn what_came_while_a_subscription_was_lost_is_found_when_it_is_back() {
 async fn a_queue_that_one_server_creates_is_served_by_the_other_at_once_and_goes_for_both() {
     on_each_build(&RedisSettings::default(), async |server| {
         let [one, other] = QueuesServer::two([single(&server), single(&server)]).await;
-        other.queues.follow().await.expect("a read");
+        other.queues.catalog.follow().await.expect("a read");
         other.enqueue(&Metadata::default()).await;
         assert_eq!(one.wait_for_one(Filter::default()).await, 1);
     })
@@ -181,7 +181,7 @@ async fn a_message_becomes_ready_in_time_though_the_server_that_took_it_is_gone(
         let sent = SentMessage { invisibility, ..SentMessage::default() };
         let send = async {
             eventually("it waits", async || waiting.queues.waiting() > 0).await;
-            gone.queues.enqueue(&CallerId::nobody(), &name(), sent).await.expect("enqueued");
+            gone.queues.work.enqueue(&CallerId::nobody(), &name(), sent).await.expect("enqueued");
             gone.stop().await;
         };
         let began = Instant::now();
@@ -199,12 +199,12 @@ async fn a_cancel_request_at_one_server_is_told_to_the_workers_of_the_other_once
         let mut notices = other.queues.cancel_notices();
         one.enqueue(&Metadata::default()).await;
         let asked = DequeueRequest { max: 1, wait: WAIT, ..DequeueRequest::default() };
-        let leased = other.queues.dequeue(&name(), asked).await.expect("a dequeue").take();
+        let leased = other.queues.work.dequeue(&name(), asked).await.expect("a dequeue").take();
         let key = leased[0].lease.token.key;
-        one.queues.cancel_message(&name(), MessageRef::Key(key), "asked").await.expect("noted");
+        one.queues.work.cancel_message(&name(), MessageRef::Key(key), "asked").await.expect("noted");
         let notice = tokio::time::timeout(BACK_WITHIN, notices.recv()).await.expect("in time").expect("a notice");
         assert_eq!((notice.queue, notice.key), (name(), key));
-        one.queues.cancel_message(&name(), MessageRef::Key(key), "again").await.expect("it is noted already");
+        one.queues.work.cancel_message(&name(), MessageRef::Key(key), "again").await.expect("it is noted already");
         // What comes after it in the same channel was told after it.
         one.enqueue(&Metadata::default()).await;
         assert_eq!(other.wait_for_one(Filter::default()).await, 1);
@@ -225,7 +225,7 @@ async fn dequeues_that_wait_at_a_queue_without_messages_read_its_shards_once() {
     let mut read = Vec::new();
     for _ in 0..3 {
         server.cli(&["SLOWLOG", "RESET"]);
-        let found = both[1].queues.dequeue(&name(), asked()).await.expect("a dequeue").take();
+        let found = both[1].queues.work.dequeue(&name(), asked()).await.expect("a dequeue").take();
         assert_eq!(found.len(), 0);
         let log = server.cli(&["SLOWLOG", "GET", "10000"]);
         assert!(log.lines().count() > 2, "the log has all commands: {log}");

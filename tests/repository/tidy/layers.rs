@@ -157,3 +157,32 @@ fn no_code_asks_for_a_feature() {
     }
     expect_none("what some users leave out is a crate of its own, never a condition in the logic", found);
 }
+
+/// The folders of the queue engine. Each uses only those before it.
+const QUEUE_FOLDERS: [&str; 8] = ["error", "state", "calls", "catalog", "sessions", "inspect", "work", "operations"];
+
+#[test]
+fn a_folder_of_the_queue_engine_uses_only_those_before_it() {
+    const ROOT: &str = "src/engine/queues/";
+    let place = |folder: &str| QUEUE_FOLDERS.iter().position(|known| *known == folder);
+    let (mut found, mut uses) = (Vec::new(), 0);
+    for source in sources().iter().filter(|source| source.path.starts_with(ROOT)) {
+        let below = source.path[ROOT.len()..].split('/').next().expect("a path");
+        let Some(own) = place(below) else {
+            assert_eq!(below, "mod.rs", "{}: a folder that is not in QUEUE_FOLDERS", source.path);
+            continue;
+        };
+        for mention in source.mentions.iter().filter(|mention| !source.in_test(mention)) {
+            let Some(used) = mention.text.strip_prefix("crate::queues::").and_then(|path| path.split("::").next())
+            else {
+                continue;
+            };
+            uses += 1;
+            if place(used).is_some_and(|used| used > own) {
+                found.push(format!("{}:{}: {}", source.path, mention.line, mention.text));
+            }
+        }
+    }
+    assert!(uses > 100, "the uses are where this test looks for them");
+    expect_none("move what both need into a folder before them", found);
+}

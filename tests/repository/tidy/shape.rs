@@ -1,9 +1,12 @@
 //! Lengths, names and the comments at the head of files.
 
+use std::collections::BTreeMap;
+
 use super::source::sources;
 use super::{Except, expect_none, mentions_except};
 
 const FUNCTION_LINES_MAX: usize = 70;
+const METHODS_MAX: usize = 60;
 const FILE_LINES_MAX: usize = 500;
 const TEST_FILE_LINES_MAX: usize = 800;
 const MODULE_COMMENT_LINES_MAX: usize = 20;
@@ -17,6 +20,66 @@ fn a_function_fits_a_screen() {
         }
     }
     expect_none("decide in the parent, compute in the leaves: at most 70 lines", found);
+}
+
+/// The methods of each type by its name, without those of traits and of tests.
+fn methods_by_type() -> BTreeMap<String, usize> {
+    let mut methods = BTreeMap::new();
+    for source in sources().iter().filter(|source| source.path.starts_with("src/")) {
+        let mut of_type = None;
+        for (number, line) in source.lines.iter().enumerate() {
+            let is_test = source.test_lines.iter().any(|(first, last)| (*first..=*last).contains(&(number + 1)));
+            if line.starts_with("impl") {
+                of_type = type_of_impl(line).filter(|_| !is_test);
+            } else if line == "}" {
+                of_type = None;
+            } else if let Some(of_type) = &of_type
+                && is_method(line)
+            {
+                *methods.entry(of_type.clone()).or_insert(0) += 1;
+            }
+        }
+    }
+    methods
+}
+
+/// The type of an `impl` that is not that of a trait.
+fn type_of_impl(line: &str) -> Option<String> {
+    let rest = line.strip_prefix("impl")?;
+    let rest = match rest.strip_prefix('<') {
+        Some(generic) => generic.split_once("> ")?.1,
+        None => rest.trim_start(),
+    };
+    let name: String = rest.chars().take_while(|letter| letter.is_alphanumeric()).collect();
+    (!line.contains(" for ") && !name.is_empty()).then_some(name)
+}
+
+/// Whether a line begins a method: four blanks and `fn`, perhaps with words before it.
+fn is_method(line: &str) -> bool {
+    let Some(rest) = line.strip_prefix("    ").filter(|rest| !rest.starts_with(' ')) else { return false };
+    let before = rest.split("fn ").next().unwrap_or_default();
+    let is_word = |word: &str| matches!(word, "async" | "const" | "unsafe") || word.starts_with("pub");
+    rest.contains("fn ") && before.replace("in crate::queues", "").split_whitespace().all(is_word)
+}
+
+#[test]
+fn a_type_has_few_methods() {
+    const EXCEPT: &[Except] = &[
+        Except("Shard", "the queue core: one command, one method"),
+        Except("ClientContext", "the command line: to be taken apart"),
+        Except("RedisQueues", "goes with the next layout on Redis"),
+        Except("Counting", "the use cases of counters: to be taken apart"),
+        Except("Committer", "the thread that commits: to be taken apart"),
+    ];
+    let methods = methods_by_type();
+    assert!(methods.len() > 500, "the methods are where this test looks for them");
+    let many = |name: &str| methods.get(name).copied().unwrap_or_default() > METHODS_MAX;
+    let is_known = |name: &str| EXCEPT.iter().any(|Except(known, _)| *known == name);
+    let found = methods.iter().filter(|(name, _)| many(name) && !is_known(name));
+    let found = found.map(|(name, count)| format!("{name}: {count} methods, at most {METHODS_MAX}"));
+    expect_none("give each room of the type a type of its own", found.collect());
+    let needless = EXCEPT.iter().filter(|Except(name, _)| !many(name)).map(|Except(name, _)| (*name).to_owned());
+    expect_none("few methods by now: remove it from the exceptions", needless.collect());
 }
 
 #[test]

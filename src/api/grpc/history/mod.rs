@@ -108,7 +108,7 @@ impl HistoryService for HistoryApi {
         let list = rights.listing();
         let operation = self.historian(&list)?.check(caller, asked).map_err(to_status)?;
         let operation = match &self.queues {
-            Some(queues) => queues.with(&list).owned_operation(operation, list.owner()),
+            Some(queues) => queues.with(&list).operations.owned_operation(operation, list.owner()),
             None => operation,
         };
         Ok(Response::new(wire::CheckQueuesResponse { operation: Some(operation_on_wire(operation)) }))

@@ -29,7 +29,7 @@ pub async fn list(
     let skip = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
     let skip = usize::try_from(skip).unwrap_or(usize::MAX);
     let is_shown = |name: &str| name.starts_with(&*request.prefix) && rights.shows(AccessResource::Queue(name));
-    let page = queues.list_activity(is_shown, order, skip, rows).await;
+    let page = queues.inspect.list_activity(is_shown, order, skip, rows).await;
     let next = page.has_more.then(|| paged.token(&(skip as u64 + page.rows.len() as u64).to_be_bytes()));
     Ok(wire::ListQueueActivityResponse {
         queues: page.rows.into_iter().map(row).collect(),
@@ -41,7 +41,7 @@ pub async fn list(
 
 /// Answers GetQueueActivity.
 pub async fn get(queues: &Queues, name: &Permitted<QueueName>) -> Result<wire::GetQueueActivityResponse, Status> {
-    let (activity, now) = queues.activity(name).await.map_err(to_status)?;
+    let (activity, now) = queues.inspect.activity(name).await.map_err(to_status)?;
     Ok(wire::GetQueueActivityResponse { activity: Some(row(activity)), server_time: Some(time::write(now)) })
 }
 

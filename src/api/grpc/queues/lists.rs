@@ -44,7 +44,7 @@ impl QueuesApi {
         let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
         let skip = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
         let skip = usize::try_from(skip).unwrap_or(usize::MAX);
-        let changes = self.queues(&name)?.history(&name, skip, rows).await.map_err(to_status)?;
+        let changes = self.queues(&name)?.catalog.history(&name, skip, rows).await.map_err(to_status)?;
         let next = (changes.len() == rows).then(|| paged.token(&((skip + rows) as u64).to_be_bytes()));
         Ok(wire::ListQueueChangesResponse {
             next_page_token: next.unwrap_or_default(),
@@ -67,8 +67,12 @@ impl QueuesApi {
         let paged = PagedRequest::new("ListSessions", &[queue.as_bytes()]);
         let cursor = paged.cursor(&page_token).map_err(to_status)?;
         let after = cursor.map(|cursor| cursors::number(&cursor)).transpose().map_err(Status::from)?.unwrap_or(0);
-        let (sessions, next) =
-            self.queues(&rights.listing())?.list_sessions(name.as_deref(), after, rows).await.map_err(to_status)?;
+        let (sessions, next) = self
+            .queues(&rights.listing())?
+            .inspect
+            .list_sessions(name.as_deref(), after, rows)
+            .await
+            .map_err(to_status)?;
         Ok(wire::ListSessionsResponse {
             sessions: sessions.into_iter().map(encode::session).collect(),
             next_page_token: next.map_or_else(String::new, |next| paged.token(&next.to_be_bytes())),
@@ -87,12 +91,12 @@ impl QueuesApi {
         let cursor = paged.cursor(&request.page_token).map_err(to_status)?;
         let behind = cursor.map(|cursor| cursors::operation(&cursor)).transpose().map_err(Status::from)?;
         let queues = self.queues(&name)?;
-        let found = queues.list_operations(&name, behind.as_ref(), rows).await.map_err(to_status)?;
+        let found = queues.operations.list_operations(&name, behind.as_ref(), rows).await.map_err(to_status)?;
         let next =
             found.next.map(|(began, id)| paged.token(&[&began.micros().to_be_bytes()[..], id.as_bytes()].concat()));
         let owner = rights.owner();
         let shown = |operation: Operation| match operation.author.owner.as_deref() == owner.map(PrincipalName::as_str) {
-            true => encode::operation(queues.owned_operation(operation, owner)),
+            true => encode::operation(queues.operations.owned_operation(operation, owner)),
             false => encode::operation(operation),
         };
         Ok(wire::ListOperationsResponse {
@@ -115,7 +119,7 @@ impl QueuesApi {
         let from = cursor.map(|cursor| cursors::list(&cursor)).transpose().map_err(Status::from)?.unwrap_or_default();
         let payloads = if request.without_payload { Payloads::Without } else { Payloads::With };
         let (found, next) =
-            self.queues(&name)?.list_messages(&name, state, from, rows, payloads).await.map_err(to_status)?;
+            self.queues(&name)?.inspect.list_messages(&name, state, from, rows, payloads).await.map_err(to_status)?;
         let next = next.map(|next| paged.token(&[&next.shard.to_be_bytes()[..], &next.after.to_be_bytes()].concat()));
         Ok(wire::ListMessagesResponse {
             messages: found.into_iter().map(encode::message_view).collect(),
@@ -133,7 +137,7 @@ impl QueuesApi {
     ) -> Result<Vec<Arc<CatalogQueue>>, Status> {
         let (prefix, mut shown) = (list.narrowed(ResourceKind::Queue, prefix), Vec::new());
         loop {
-            let found = self.queues(list)?.list(prefix, above.as_ref(), rows).await;
+            let found = self.queues(list)?.catalog.list(prefix, above.as_ref(), rows).await;
             let is_end = found.len() < rows;
             above = found.last().map(|last| last.spec.name.clone());
             let is_shown = |queue: &Arc<CatalogQueue>| list.shows(AccessResource::Queue(queue.spec.name.as_str()));

@@ -64,15 +64,15 @@ impl QueueService for QueuesApi {
         let wire::CreateQueueRequest { queue, reason } = settable(request)?;
         let (draft, etag) = settings::draft_of(&rights, queue)?;
         refuse_etag(etag, "queue.etag")?;
-        let queues = self.queues(&draft)?.of_maker(maker);
-        let made = queues.create(draft.into_inner(), Author { actor, reason }).await.map_err(to_status)?;
+        let catalog = self.queues(&draft)?.catalog.of_maker(maker);
+        let made = catalog.create(draft.into_inner(), Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::CreateQueueResponse { queue: Some(settings::queue_message(&made)) }))
     }
 
     async fn get_queue(&self, request: Request<wire::GetQueueRequest>) -> QueueRpcResult<wire::GetQueueResponse> {
         let rights = rights_of(&request)?;
         let name = decode::queue(&rights, &request.into_inner().queue)?;
-        let queue = self.queues(&name)?.read(&name).await.map_err(to_status)?;
+        let queue = self.queues(&name)?.catalog.read(&name).await.map_err(to_status)?;
         Ok(Response::new(wire::GetQueueResponse { queue: Some(settings::queue_message(&queue)) }))
     }
 
@@ -84,8 +84,11 @@ impl QueueService for QueuesApi {
         let wire::UpdateQueueRequest { queue, reason, reset } = settable(request)?;
         let (draft, etag) = settings::draft_of(&rights, queue)?;
         let queues = self.queues(&draft)?;
-        let changed =
-            queues.update(draft.into_inner(), reset, etag, Author { actor, reason }).await.map_err(to_status)?;
+        let changed = queues
+            .catalog
+            .update(draft.into_inner(), reset, etag, Author { actor, reason })
+            .await
+            .map_err(to_status)?;
         Ok(Response::new(wire::UpdateQueueResponse { queue: Some(settings::queue_message(&changed.queue)) }))
     }
 
@@ -116,7 +119,7 @@ impl QueueService for QueuesApi {
             expected: (!etag.is_empty()).then(|| etag.parse::<QueueEtag>()).transpose().map_err(to_status)?,
             token: optional_token(request_token),
         };
-        let messages = self.queues(&name)?.delete(sent, Author { actor, reason }).await.map_err(to_status)?;
+        let messages = self.queues(&name)?.catalog.delete(sent, Author { actor, reason }).await.map_err(to_status)?;
         Ok(Response::new(wire::DeleteQueueResponse { messages: saturating_i64(messages) }))
     }
 
@@ -157,9 +160,9 @@ impl QueueService for QueuesApi {
         let request = request.into_inner();
         let name = decode::queue(&rights, &request.queue)?;
         let queues = self.queues(&name)?;
-        let session = |text: &str| queues.session_of(text, rights.owner());
+        let session = |text: &str| queues.sessions.session_of(text, rights.owner());
         let ask = decode::dequeue_request(request, call_time, session).map_err(to_status)?;
-        let found = queues.dequeue(&name, ask).await.map_err(to_status)?;
+        let found = queues.work.dequeue(&name, ask).await.map_err(to_status)?;
         let completeness = encode::completeness(found.completeness);
         let (queue, next_event_in) = (found.queue(), found.next_event_in().map(time::write_duration));
         let leases = found.take().into_iter().map(|given| encode::lease(&queue, given)).collect();
@@ -207,7 +210,7 @@ impl QueueService for QueuesApi {
         let wire::ExtendLeaseRequest { queue, lease_token, lease_duration } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
         let lease = decode::duration("lease_duration", lease_duration).map_err(to_status)?;
-        let extended = self.queues(&name)?.extend(&name, &lease_token, lease).await.map_err(to_status)?;
+        let extended = self.queues(&name)?.work.extend(&name, &lease_token, lease).await.map_err(to_status)?;
         Ok(Response::new(wire::ExtendLeaseResponse {
             lease_expires_in: Some(time::write_duration(extended.expires_in)),
             cancel_requested: extended.cancel_requested,
@@ -224,7 +227,7 @@ impl QueueService for QueuesApi {
         decode::batch_size("items", items.len()).map_err(to_status)?;
         let tokens: Vec<String> = items.iter().map(|item| item.lease_token.clone()).collect();
         let sent = items.into_iter().map(decode::settlement).collect();
-        let answers = self.queues(&name)?.settle_all(&name, sent).await.map_err(to_status)?;
+        let answers = self.queues(&name)?.work.settle_all(&name, sent).await.map_err(to_status)?;
         let results = tokens.into_iter().zip(answers).map(|(token, answer)| encode::settle_result(token, answer));
         Ok(Response::new(wire::SettleMessagesResponse { results: results.collect() }))
     }
@@ -237,10 +240,11 @@ impl QueueService for QueuesApi {
         let queues = self.queues(&rights.listing())?;
         let wire::OpenSessionRequest { label, session_lease } = request.into_inner();
         let lease = decode::duration("session_lease", session_lease).map_err(to_status)?;
-        let opened = queues.open_owned_session(&caller, rights.owner(), &label, lease).await.map_err(to_status)?;
+        let opened =
+            queues.sessions.open_owned_session(&caller, rights.owner(), &label, lease).await.map_err(to_status)?;
         let session_lease = Some(time::write_duration(opened.lease));
         Ok(Response::new(wire::OpenSessionResponse {
-            session_id: queues.session_text(opened.id, rights.owner()),
+            session_id: queues.sessions.session_text(opened.id, rights.owner()),
             session_lease,
         }))
     }
@@ -249,8 +253,8 @@ impl QueueService for QueuesApi {
         let rights = rights_of(&request)?;
         let queues = self.queues(&rights.listing())?;
         let wire::HeartbeatRequest { session_id, received_up_to } = request.into_inner();
-        let id = queues.session_of(&session_id, rights.owner()).map_err(to_status)?;
-        let beat = queues.heartbeat(id, received_up_to).await.map_err(to_status)?;
+        let id = queues.sessions.session_of(&session_id, rights.owner()).map_err(to_status)?;
+        let beat = queues.sessions.heartbeat(id, received_up_to).await.map_err(to_status)?;
         let session_expires_in = Some(time::write_duration(beat.expires_in));
         Ok(Response::new(wire::HeartbeatResponse { session_expires_in, cancel_requests: beat.cancel_requests }))
     }
@@ -261,8 +265,8 @@ impl QueueService for QueuesApi {
     ) -> QueueRpcResult<wire::CloseSessionResponse> {
         let rights = rights_of(&request)?;
         let queues = self.queues(&rights.listing())?;
-        let id = queues.session_of(&request.into_inner().session_id, rights.owner()).map_err(to_status)?;
-        let released = queues.close_session(id).await.map_err(to_status)?;
+        let id = queues.sessions.session_of(&request.into_inner().session_id, rights.owner()).map_err(to_status)?;
+        let released = queues.sessions.close_session(id).await.map_err(to_status)?;
         Ok(Response::new(wire::CloseSessionResponse { released: saturating_i64(released) }))
     }
 
@@ -284,7 +288,7 @@ impl QueueService for QueuesApi {
         let message = decode::message_ref(&request.message_id, &request.shard_key).map_err(to_status)?;
         let sent = decode::update(request).map_err(to_status)?;
         let Settlement { state, version } =
-            self.queues(&name)?.update_message(&name, message, sent).await.map_err(to_status)?;
+            self.queues(&name)?.work.update_message(&name, message, sent).await.map_err(to_status)?;
         Ok(Response::new(wire::UpdateMessageResponse { state: encode::state(state), version }))
     }
 
@@ -297,7 +301,7 @@ impl QueueService for QueuesApi {
         let name = decode::queue(&rights, &queue)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
         let Settlement { state, version } =
-            self.queues(&name)?.cancel_message(&name, message, &reason).await.map_err(to_status)?;
+            self.queues(&name)?.work.cancel_message(&name, message, &reason).await.map_err(to_status)?;
         Ok(Response::new(wire::CancelMessageResponse { state: encode::state(state), version }))
     }
 
@@ -318,7 +322,7 @@ impl QueueService for QueuesApi {
         let name = decode::queue(&rights, &queue)?;
         let value = decode::exclusivity_value(&value).map_err(to_status)?;
         let limit = limit.map(decode::value_limit).transpose().map_err(to_status)?;
-        self.queues(&name)?.set_value_limit(&name, value, limit).await.map_err(to_status)?;
+        self.queues(&name)?.work.set_value_limit(&name, value, limit).await.map_err(to_status)?;
         Ok(Response::new(wire::SetValueLimitResponse {}))
     }
 
@@ -327,7 +331,7 @@ impl QueueService for QueuesApi {
         let wire::GetMessageRequest { queue, message_id, shard_key } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
-        let found = self.queues(&name)?.get_message(&name, message).await.map_err(to_status)?;
+        let found = self.queues(&name)?.inspect.get_message(&name, message).await.map_err(to_status)?;
         Ok(Response::new(wire::GetMessageResponse { message: Some(encode::message_view(found)) }))
     }
 
@@ -339,7 +343,8 @@ impl QueueService for QueuesApi {
         let wire::PeekMessagesRequest { queue, max_messages } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
         let limit = decode::count("max_messages", max_messages, PEEK_DEFAULT).map_err(to_status)?;
-        let found = self.queues(&name)?.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
+        let found =
+            self.queues(&name)?.inspect.peek(&name, limit.min(QUEUE_REPLY_BYTES_MAX / QUEUE_MESSAGE_BYTES_MAX)).await;
         let messages = found.map_err(to_status)?.into_iter().map(encode::message_view).collect();
         Ok(Response::new(wire::PeekMessagesResponse { messages }))
     }
@@ -357,7 +362,7 @@ impl QueueService for QueuesApi {
         let wire::GetDepthRequest { queue, filter } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
         let filter = decode::filter(&filter).map_err(to_status)?;
-        let depth = self.queues(&name)?.depth(&name, filter).await.map_err(to_status)?;
+        let depth = self.queues(&name)?.inspect.depth(&name, filter).await.map_err(to_status)?;
         Ok(Response::new(encode::depth(&depth)))
     }
 
@@ -393,7 +398,7 @@ impl QueueService for QueuesApi {
         let id = request.into_inner().operation_id;
         let queues = self.queues(&list)?;
         let operation = shown_operation(queues, &list, &id).await.map_err(to_status)?;
-        let operation = queues.owned_operation(operation, list.owner());
+        let operation = queues.operations.owned_operation(operation, list.owner());
         Ok(Response::new(wire::GetOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -404,8 +409,8 @@ impl QueueService for QueuesApi {
         let list = rights_of(&request)?.listing();
         let (queues, id) = (self.queues(&list)?, request.into_inner().operation_id);
         let found = shown_operation(queues, &list, &id).await.map_err(to_status)?;
-        let operation = queues.cancel_operation(&found.id).await.map_err(to_status)?;
-        let operation = queues.owned_operation(operation, list.owner());
+        let operation = queues.operations.cancel_operation(&found.id).await.map_err(to_status)?;
+        let operation = queues.operations.owned_operation(operation, list.owner());
         Ok(Response::new(wire::CancelOperationResponse { operation: Some(encode::operation(operation)) }))
     }
 
@@ -427,7 +432,7 @@ impl QueueService for QueuesApi {
         let wire::ExplainMessageRequest { queue, message_id, shard_key } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
         let message = decode::message_ref(&message_id, &shard_key).map_err(to_status)?;
-        let (causes, found) = self.queues(&name)?.explain_message(&name, message).await.map_err(to_status)?;
+        let (causes, found) = self.queues(&name)?.inspect.explain_message(&name, message).await.map_err(to_status)?;
         let message = found.map(|found| wire::Message { payload: Vec::new(), ..encode::message_view(found) });
         Ok(Response::new(wire::ExplainMessageResponse { explanations: encode::explanations(causes), message }))
     }
@@ -440,7 +445,7 @@ impl QueueService for QueuesApi {
         let wire::ExplainQueueRequest { queue, filter } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
         let filter = decode::filter(&filter).map_err(to_status)?;
-        let causes = self.queues(&name)?.explain_queue(&name, filter).await.map_err(to_status)?;
+        let causes = self.queues(&name)?.inspect.explain_queue(&name, filter).await.map_err(to_status)?;
         Ok(Response::new(wire::ExplainQueueResponse { explanations: encode::explanations(causes) }))
     }
 
@@ -467,7 +472,7 @@ impl QueueService for QueuesApi {
         let wire::WatchQueueRequest { queue, interval } = request.into_inner();
         let name = decode::queue(&rights, &queue)?;
         let interval = decode::duration("interval", interval).map_err(to_status)?.unwrap_or(WATCH_INTERVAL_DEFAULT);
-        let depths = self.queues(&name)?.watch(&caller, &name, interval).map_err(to_status)?;
+        let depths = self.queues(&name)?.inspect.watch(&caller, &name, interval).map_err(to_status)?;
         let updates = depths.map(|depth| depth.map(|depth| encode::depth_update(&depth)).map_err(to_status));
         let stopping = ApiError::new(Reason::ShuttingDown, "the server is stopping");
         let end = stream::once(async move { Err(stopping.into()) });
@@ -477,7 +482,7 @@ impl QueueService for QueuesApi {
     async fn work(&self, request: Request<Streaming<wire::WorkRequest>>) -> QueueRpcResult<Self::WorkStream> {
         let rights = rights_of(&request)?;
         let queues = self.queues(&rights.listing())?.clone();
-        let permit = queues.place_for_stream(&caller_of(&request)).map_err(to_status)?;
+        let permit = queues.work.place_for_stream(&caller_of(&request)).map_err(to_status)?;
         let places = places_of(&request)?;
         let requests = request.into_inner();
         let answers = work::response_stream(queues, (rights, places), permit, requests, self.drain.clone());

@@ -35,8 +35,8 @@ impl QueuesApi {
             author: actor.into(),
         };
         let queues = self.queues(&name)?;
-        let done = queues.purge(caller, &name, asked, PURGE_WAIT).await;
-        let operation = encode::operation(queues.owned_operation(done.map_err(to_status)?, rights.owner()));
+        let done = queues.operations.purge(caller, &name, asked, PURGE_WAIT).await;
+        let operation = encode::operation(queues.operations.owned_operation(done.map_err(to_status)?, rights.owner()));
         Ok(wire::PurgeQueueResponse { purged: operation.done, operation: Some(operation) })
     }
 
@@ -49,8 +49,8 @@ impl QueuesApi {
         let name = decode::queue(rights, &request.queue)?;
         let asked = CancelRequest { author: actor.into(), ..decode::cancel_messages(request).map_err(to_status)? };
         let queues = self.queues(&name)?;
-        let operation = queues.cancel_messages(caller, &name, asked).await.map_err(to_status)?;
-        let operation = queues.owned_operation(operation, rights.owner());
+        let operation = queues.operations.cancel_messages(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.operations.owned_operation(operation, rights.owner());
         Ok(wire::CancelMessagesResponse { operation: Some(encode::operation(operation)) })
     }
 
@@ -63,8 +63,8 @@ impl QueuesApi {
         let name = decode::queue(rights, &request.queue)?;
         let asked = RedriveRequest { author: actor.into(), ..decode::redrive(request).map_err(to_status)? };
         let queues = self.queues(&name)?;
-        let operation = queues.redrive(caller, &name, asked).await.map_err(to_status)?;
-        let operation = queues.owned_operation(operation, rights.owner());
+        let operation = queues.operations.redrive(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.operations.owned_operation(operation, rights.owner());
         Ok(wire::RedriveMessagesResponse { operation: Some(encode::operation(operation)) })
     }
 
@@ -77,8 +77,8 @@ impl QueuesApi {
         let name = decode::queue(rights, &request.queue)?;
         let asked = DiscardRequest { author: actor.into(), ..decode::discard(request).map_err(to_status)? };
         let queues = self.queues(&name)?;
-        let operation = queues.discard(caller, &name, asked).await.map_err(to_status)?;
-        let operation = queues.owned_operation(operation, rights.owner());
+        let operation = queues.operations.discard(caller, &name, asked).await.map_err(to_status)?;
+        let operation = queues.operations.owned_operation(operation, rights.owner());
         Ok(wire::DiscardMessagesResponse { operation: Some(encode::operation(operation)) })
     }
 }

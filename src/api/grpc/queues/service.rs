@@ -9,7 +9,7 @@ use tallystone_domain::Reason;
 use tallystone_domain::access::{AccessProof, AccessResource, AccessRole, CallRights, ListRights, Permitted, Sealed};
 use tallystone_domain::queue::QueueName;
 use tallystone_domain::queue::messages::settlement::Settlement;
-use tallystone_engine::queues::{Operation, QueueError, Queues, SettleRequest};
+use tallystone_engine::queues::{Operation, QueueError, Queues, SettleRequest, WorkService};
 
 /// The error message of every call to a server without queues.
 pub(in crate::grpc) const NO_QUEUES: &str = "this server has no queues; send the call to a server with queues, or set queues.engine = \
@@ -33,10 +33,10 @@ impl QueuesApi {
         Ok(queues.with(proof))
     }
 
-    /// The use cases for an enqueue. Making the queue by a template is a right of its own.
-    pub(super) fn enqueuing(&self, rights: &CallRights, name: &Permitted<QueueName>) -> Result<Queues, Status> {
+    /// The work of an enqueue. Making the queue by a template is a right of its own.
+    pub(super) fn enqueuing(&self, rights: &CallRights, name: &Permitted<QueueName>) -> Result<WorkService, Status> {
         let may_make = rights.allows_as(AccessRole::QueueMaker, AccessResource::Queue(name.as_str()));
-        Ok(self.queues(name)?.making_queues(may_make))
+        Ok(self.queues(name)?.work.making_queues(may_make))
     }
 
     pub(super) async fn settle(
@@ -46,7 +46,7 @@ impl QueuesApi {
         sent: SettleRequest,
     ) -> Result<Settlement, Status> {
         let name = decode::queue(rights, queue)?;
-        self.queues(&name)?.settle(&name, sent).await.map_err(to_status)
+        self.queues(&name)?.work.settle(&name, sent).await.map_err(to_status)
     }
 }
 
@@ -58,8 +58,8 @@ pub(in crate::grpc) async fn shown_operation(
     id: &str,
 ) -> Result<Operation, QueueError> {
     let hidden = || QueueError::OperationNotFound { id: id.to_owned() };
-    let (plain, is_own) = queues.owned_operation_of(id, list.owner());
-    let operation = queues.operation(plain).await.map_err(|error| match error {
+    let (plain, is_own) = queues.operations.owned_operation_of(id, list.owner());
+    let operation = queues.operations.operation(plain).await.map_err(|error| match error {
         QueueError::OperationNotFound { .. } => hidden(),
         other => other, // the store failed
     })?;

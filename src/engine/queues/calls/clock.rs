@@ -11,7 +11,6 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::driver::{BackgroundLoop, NextActivation};
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
 use crate::queues::state::context::QueueContext;
 use tallystone_domain::Timestamp;
@@ -32,17 +31,23 @@ pub struct QueueClock {
     pub tokens_from: Option<Timestamp>,
 }
 
-impl Queues {
+impl QueueContext {
     /// Reads queue time.
     pub async fn clock(&self) -> Result<QueueClock, QueueError> {
-        let step = self.context.stores.time.clock().await?;
-        Ok(QueueClock { step, wall: self.context.engine.now(), tokens_from: None })
+        let step = self.stores.time.clock().await?;
+        Ok(QueueClock { step, wall: self.now(), tokens_from: None })
+    }
+
+    /// The time by which queues judge the age of tokens. It is never ahead of the queues, whatever the clock of the
+    /// machine does.
+    pub async fn token_time(&self) -> Result<Timestamp, QueueError> {
+        Ok(self.stores.time.clock().await?.token_age_clock)
     }
 
     /// Makes wall time the basis of token ages again, if the clock was once more than a minute ahead. This gives up
     /// deduplication for all tokens made until now, by refusing them.
     pub async fn reset_clock(&self) -> Result<QueueClock, QueueError> {
-        let tokens_from = self.context.stores.time.reset_clock().await?;
+        let tokens_from = self.stores.time.reset_clock().await?;
         if let Some(from) = tokens_from {
             tracing::warn!(
                 ?from,
@@ -66,11 +71,11 @@ impl ClockWatch {
     }
 
     fn tell(&mut self, step: StepTime) {
-        let wall = self.context.engine.now();
+        let wall = self.context.now();
         let beyond_wall = |time: Timestamp| time.micros().saturating_sub(wall.micros());
         let ahead = beyond_wall(step.now);
-        self.context.engine.stats.queue_clock_ahead.set(ahead);
-        self.context.engine.stats.queue_tokens_ahead.set(beyond_wall(step.token_age_clock).max(0));
+        self.context.stats().queue_clock_ahead.set(ahead);
+        self.context.stats().queue_tokens_ahead.set(beyond_wall(step.token_age_clock).max(0));
         let apart = Duration::from_micros(ahead.unsigned_abs()) > TOKEN_AHEAD_MAX;
         if apart == self.apart {
             return;

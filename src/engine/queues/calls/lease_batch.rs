@@ -54,7 +54,7 @@ impl LeaseBatch {
             context: Arc::clone(context),
             queue: Arc::clone(queue),
             leases: Vec::new(),
-            looked: context.engine.clock.elapsed(),
+            looked: context.elapsed(),
             session,
             call: None,
             asked_shards: Vec::new(),
@@ -86,7 +86,7 @@ impl LeaseBatch {
 
     /// The time until the next change by time alone.
     pub fn next_event_in(&self) -> Option<Duration> {
-        self.queue.next_event_in(self.context.engine.clock.elapsed())
+        self.queue.next_event_in(self.context.elapsed())
     }
 
     /// Takes the leases for the response, best priority first, and of equal ones the first to arrive. Leases of earlier
@@ -106,7 +106,7 @@ impl LeaseBatch {
     pub(in crate::queues) fn add(&mut self, leases: Vec<LeaseGrant>, messages: Vec<StoredMessage>, at: Timestamp) {
         let now = self.looked;
         if let Some((id, longest)) = self.session.zip(leases.iter().map(|lease| lease.expires_in).max()) {
-            self.context.sessions.leased(id, self.context.engine.clock.elapsed() + longest);
+            self.context.sessions.leased(id, self.context.elapsed() + longest);
         }
         let (queue, key) = (self.queue.record.load().id, self.context.lease_key);
         let given = leases.into_iter().zip(messages).map(|(lease, message)| {

@@ -126,7 +126,7 @@ impl QueueContext {
         let mut pause = Duration::ZERO;
         for _ in 0..LOST_ANSWER_REPEATS_MAX {
             tokio::select! {
-                () = self.engine.clock.sleep(pause) => {}
+                () = self.sleep(pause) => {}
                 () = self.drain.cancelled() => {}
             }
             pause = (pause * 2).clamp(LOST_ANSWER_PAUSE_MIN, LOST_ANSWER_PAUSE_MAX);

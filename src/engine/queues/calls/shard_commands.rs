@@ -86,7 +86,7 @@ impl QueueContext {
         let (receiver, starts) = queue.shard(shard).calls.push(commands)?;
         if starts {
             let (shared, queue) = (Arc::clone(self), Arc::clone(queue));
-            self.engine.driver.start_once(async move { shared.run(&queue, shard).await });
+            self.start_once(async move { shared.run(&queue, shard).await });
         }
         Ok(receiver)
     }
@@ -96,7 +96,7 @@ impl QueueContext {
     async fn run(self: &Arc<Self>, queue: &Arc<ServedQueue>, shard: u32) {
         let live = queue.shard(shard);
         let panicked = || {
-            self.engine.stats.queue_panics.increment();
+            self.stats().queue_panics.increment();
             tracing::error!(queue = %live.id.queue, shard, "a store call of a queue panicked; the next call is \
                 sent");
         };
@@ -114,8 +114,8 @@ impl QueueContext {
             (count, call.releases, call.answer)
         };
         let callers: Vec<_> = calls.into_iter().map(take).collect();
-        self.engine.stats.queue_store_calls.increment();
-        self.engine.stats.queue_commands.add(commands.len() as u64);
+        self.stats().queue_store_calls.increment();
+        self.stats().queue_commands.add(commands.len() as u64);
         let repeatable = self.make_repeatable(queue, shard, &mut commands);
         let answers = self.stores.shards.apply(live.id, commands).await;
         self.record_answers(queue, shard, answers.iter().flatten());
@@ -132,7 +132,7 @@ impl QueueContext {
                 self.answer(queue, caller, own, releases);
             } else {
                 let late = UnansweredCaller { answers: own, lost: lost_here, releases, caller };
-                self.engine.driver.start_once(Arc::clone(self).answer_late(Arc::clone(queue), shard, late));
+                self.start_once(Arc::clone(self).answer_late(Arc::clone(queue), shard, late));
             }
         }
     }

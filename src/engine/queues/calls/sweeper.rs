@@ -44,7 +44,7 @@ impl Sweeper {
                 RETRY_PAUSE
             }
         };
-        self.context.alarms.set(shard, Some(self.context.engine.clock.elapsed() + next));
+        self.context.alarms.set(shard, Some(self.context.elapsed() + next));
     }
 }
 
@@ -59,7 +59,7 @@ impl BackgroundLoop for Sweeper {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         let (due, next) = self.context.alarms.take(now, SWEEPS_OF_A_ROUND_MAX);
         if !due.is_empty() {
             stream::iter(&due).for_each_concurrent(SWEEPS_AT_ONCE_MAX, |shard| self.sweep(*shard)).await;

@@ -4,11 +4,12 @@
 //! gets the first answer, even across restarts. It does not touch a queue created under the name since.
 
 use crate::catalog::{Author, CommitOutcome, check_etag};
+use crate::queues::QueueEtag;
+use crate::queues::catalog::CatalogService;
 use crate::queues::catalog::record_of;
 use crate::queues::error::QueueError;
-use crate::queues::operations::check_token;
+use crate::queues::error::argument_checks::check_token;
 use crate::queues::state::context::check_id;
-use crate::queues::{QueueEtag, Queues};
 use tallystone_domain::limits::PAGE_ROWS_MAX;
 use tallystone_domain::queue::{MessageState, QueueId, QueueName};
 use tallystone_domain::{Reason, Reject};
@@ -26,14 +27,14 @@ pub struct DeletionRequest {
     pub token: Option<String>,
 }
 
-impl Queues {
+impl CatalogService {
     /// Deletes a queue; returns how many messages it held. A repeat with its token gets the first answer, unless more
     /// than 1,000 changes of the name came after it.
     pub async fn delete(&self, sent: DeletionRequest, author: Author) -> Result<u64, QueueError> {
         author.check()?;
         check_token(sent.token.as_deref())?;
-        let queues = self.clone();
-        self.finish(async move { queues.delete_now(&sent, &author).await }).await
+        let catalog = self.clone();
+        self.context.finish(async move { catalog.delete_now(&sent, &author).await }).await
     }
 
     async fn delete_now(&self, sent: &DeletionRequest, author: &Author) -> Result<u64, QueueError> {
@@ -48,7 +49,7 @@ impl Queues {
             check_etag(&*before, sent.expected)?;
             let messages = match live.holds_messages() {
                 false => 0,
-                true => match self.depth_of(&live).await {
+                true => match self.context.depth_of(&live).await {
                     Ok(depth) => MessageState::ALL.into_iter().map(|state| depth.of(state)).sum(),
                     // Another server has deleted it.
                     Err(QueueError::QueueNotFound { .. }) if turn.reread().await? => continue,
@@ -58,7 +59,7 @@ impl Queues {
                 },
             };
             let deletion = QueueDeletion { token: sent.token.as_deref().map(Into::into), messages };
-            let change = author.deletion(&*before, self.context.engine.now(), Some(deletion));
+            let change = author.deletion(&*before, self.context.now(), Some(deletion));
             match turn.commit(record_of(Some(before.version), None, change)).await? {
                 CommitOutcome::Overtaken => {}
                 CommitOutcome::Committed => {

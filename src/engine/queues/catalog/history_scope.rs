@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::queues::Queues;
+use crate::queues::catalog::CatalogService;
 use crate::queues::error::QueueError;
 use crate::queues::state::served_queue::ServedQueue;
 use tallystone_domain::queue::setup::settings::HistoryKept;
@@ -32,7 +32,7 @@ impl CheckedQueue {
     }
 }
 
-impl Queues {
+impl CatalogService {
     /// Whether the history keeps rows of a queue; true for a queue that is not known. O(1).
     pub(crate) fn keeps_history(&self, id: QueueId) -> bool {
         let found = self.context.by_id(id);
@@ -51,7 +51,7 @@ impl Queues {
 
     /// A queue that holds messages, or all of them by name. O(queues).
     pub(crate) fn checked_queues(&self, name: Option<&QueueName>) -> Result<Vec<CheckedQueue>, QueueError> {
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         if let Some(name) = name {
             return Ok(vec![CheckedQueue::of(&*self.context.queue(name)?, now)]);
         }

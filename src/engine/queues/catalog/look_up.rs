@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::Semaphore;
 
 use crate::catalog::FollowedCatalog;
-use crate::queues::Queues;
+use crate::queues::catalog::CatalogService;
 use crate::queues::error::QueueError;
 use crate::queues::state::served_queue::ServedQueue;
 use tallystone_domain::queue::{QueueId, QueueName};
@@ -24,7 +24,7 @@ impl Default for CatalogLookUps {
     }
 }
 
-impl Queues {
+impl CatalogService {
     /// The queue of a name, also if another server created it just before this call.
     pub(in crate::queues) async fn queue(&self, name: &QueueName) -> Result<Arc<ServedQueue>, QueueError> {
         self.look_up(name).await?;
@@ -85,7 +85,7 @@ impl Queues {
         known: Option<QueueId>,
         error: &QueueError,
     ) -> bool {
-        self.is_shared()
+        self.context.is_shared()
             && error.is_of_unknown_queue()
             && self.read_changes().await.is_ok()
             && self.id_of(name) != known
@@ -99,10 +99,10 @@ impl Queues {
     /// Reads the changes of the catalog where servers share it. The read begins after this call did, so it finds what
     /// was committed before.
     pub(in crate::queues) async fn read_changes(&self) -> Result<(), QueueError> {
-        if !self.is_shared() {
+        if !self.context.is_shared() {
             return Ok(());
         }
-        let looks = &self.context.look_ups;
+        let looks = &self.look_ups;
         let before = looks.begun.load(Ordering::Acquire);
         let _turn = looks.turn.acquire().await.expect("the semaphore is never closed");
         if looks.begun.load(Ordering::Acquire) == before {

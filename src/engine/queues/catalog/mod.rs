@@ -18,19 +18,19 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use hashbrown::HashSet;
 
-use crate::caller_quota::{CallerId, QuotaExceeded, QuotaPermit};
+use crate::caller_quota::{CallerId, CallerQuota, QuotaExceeded, QuotaPermit};
 use crate::catalog::{
-    self, Author, CatalogView, ChangeTurn, CommitOutcome, FIRST_VERSION, FollowedCatalog, Sharing, check_etag,
-    refuse_fixed,
+    Author, CatalogView, ChangeTurn, CommitOutcome, FIRST_VERSION, FollowedCatalog, Sharing, check_etag, refuse_fixed,
 };
+use crate::queues::QueueEtag;
 use crate::queues::catalog::draft::{QueueDraft, differences, fixed_differences};
+use crate::queues::catalog::look_up::CatalogLookUps;
 use crate::queues::error::QueueError;
 use crate::queues::error::limited_resource::LimitedResource;
 use crate::queues::state::context::{QueueContext, refuse_template};
 use crate::queues::state::served_queue::ServedQueue;
-use crate::queues::{QueueEtag, Queues};
 use tallystone_domain::access::KeyQuota;
-use tallystone_domain::limits::{PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX};
+use tallystone_domain::limits::{CALLER_TEMPLATE_QUEUES_MAX, PAGE_ROWS_MAX, QUEUES_FOR_CREATION_MIN, QUEUES_MAX};
 use tallystone_domain::queue::{CatalogQueue, Command, MessageState, QueueId, QueueName, QueueSpec, Refusal};
 use tallystone_domain::{Reason, Reject};
 use tallystone_ports::{EffectOutcome, QueueChange, QueueRecord, ShardCommand, StoreError, StoreErrorKind};
@@ -58,7 +58,32 @@ pub(in crate::queues) enum EnqueueTarget {
     },
 }
 
-impl Queues {
+/// The names and settings of queues: creates, changes, lists and finds them. Cheap to clone.
+#[derive(Clone)]
+pub struct CatalogService {
+    context: Arc<QueueContext>,
+    /// Reads of the catalog for names that this server does not know.
+    look_ups: Arc<CatalogLookUps>,
+    /// The queues made by templates, counted by the caller of their first enqueue.
+    made_by_template: CallerQuota,
+    /// Whether a first enqueue may make its queue by a template.
+    makes_queues: bool,
+    /// Whose queues those are that are made here.
+    maker: CallerId,
+}
+
+impl CatalogService {
+    /// The catalog of these queues, whose first enqueues may make queues.
+    pub(in crate::queues) fn new(context: Arc<QueueContext>) -> Self {
+        Self {
+            context,
+            look_ups: Arc::default(),
+            made_by_template: CallerQuota::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX).of_key(KeyQuota::Queues),
+            makes_queues: true,
+            maker: CallerId::nobody(),
+        }
+    }
+
     /// Returns a queue or template, as it is in the store. If the store cannot be read, as this server knows it.
     pub async fn read(&self, name: &QueueName) -> Result<Arc<CatalogQueue>, QueueError> {
         let _ = self.read_changes().await;
@@ -93,8 +118,8 @@ impl Queues {
     /// Creates a queue. If it exists with the same settings it is returned; with other settings the call is refused.
     pub async fn create(&self, draft: QueueDraft, author: Author) -> Result<Arc<CatalogQueue>, QueueError> {
         author.check()?;
-        let queues = self.clone();
-        self.finish(async move { queues.create_now(draft, &author).await }).await
+        let catalog = self.clone();
+        self.context.finish(async move { catalog.create_now(draft, &author).await }).await
     }
 
     /// Creates a queue or template unless the name was ever used, so that changes and deletions by users persist.
@@ -113,8 +138,8 @@ impl Queues {
         author: Author,
     ) -> Result<QueueUpdateOutcome, QueueError> {
         author.check()?;
-        let queues = self.clone();
-        self.finish(async move { queues.update_now(draft, &reset, expected, &author).await }).await
+        let catalog = self.clone();
+        self.context.finish(async move { catalog.update_now(draft, &reset, expected, &author).await }).await
     }
 
     /// Resolves the target of an enqueue.
@@ -138,14 +163,14 @@ impl Queues {
         Ok(EnqueueTarget::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
     }
 
-    /// The same use cases for callers who may make queues by template, or may not: then an enqueue to a queue that does
+    /// The same catalog for callers who may make queues by template, or may not: then an enqueue to a queue that does
     /// not exist is refused as one without a template.
     #[must_use]
     pub fn making_queues(&self, allowed: bool) -> Self {
         Self { makes_queues: allowed, ..self.clone() }
     }
 
-    /// The same use cases on behalf of a caller, whose the queues are that it creates.
+    /// The same catalog on behalf of a caller, whose the queues are that it creates.
     #[must_use]
     pub fn of_maker(&self, maker: CallerId) -> Self {
         Self { maker, ..self.clone() }
@@ -174,9 +199,9 @@ impl Queues {
         if self.context.len() >= most {
             return Err(no_room(QuotaExceeded::All(most)));
         }
-        let share = self.context.made_by_template.take(caller).map_err(no_room)?;
-        let (queues, name) = (self.of_maker(caller.clone()), spec.name.clone());
-        self.finish(async move { queues.make(spec, &author, Some(share)).await }).await?;
+        let share = self.made_by_template.take(caller).map_err(no_room)?;
+        let (catalog, name) = (self.of_maker(caller.clone()), spec.name.clone());
+        self.context.finish(async move { catalog.make(spec, &author, Some(share)).await }).await?;
         self.context.queue(&name)
     }
 
@@ -221,14 +246,6 @@ impl Queues {
         self.context.catalog.begin(&*self.context).await.ok_or(QueueError::ShuttingDown)
     }
 
-    /// Runs a change to completion, even if the caller goes away.
-    pub(in crate::queues) async fn finish<T: Send + 'static>(
-        &self,
-        work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
-    ) -> Result<T, QueueError> {
-        catalog::finish("change of a queue", |work| self.context.engine.driver.start_once(work), work).await
-    }
-
     async fn create_now(&self, draft: QueueDraft, author: &Author) -> Result<Arc<CatalogQueue>, QueueError> {
         // A setting that predates a rule is no fault of a caller that creates the queue again.
         let known = self.context.find(&draft.name).map(|live| live.record.load_full());
@@ -257,8 +274,8 @@ impl Queues {
                 let what = format!("there are already {QUEUES_MAX} queues, the maximum; delete some first");
                 return Err(Reject::new(Reason::QueueFull, what).into());
             }
-            let id = QueueId(u128::from_be_bytes(self.context.engine.random()));
-            let now = self.context.engine.now();
+            let id = QueueId(u128::from_be_bytes(self.context.random()));
+            let now = self.context.now();
             let (spec, version) = (spec.clone(), FIRST_VERSION);
             let made_by = self.maker.principal().map(|maker| maker.as_str().into());
             let queue = CatalogQueue { id, spec, version, created: now, updated: now, made_by };
@@ -314,7 +331,7 @@ impl Queues {
                 self.refuse_type_of_full(&live, &before.spec, &spec).await?;
                 // Shards never go back, but the store may have lost changes of the catalog that they still have.
                 let version = before.version.max(live.newest_settings()) + 1;
-                let updated = self.context.engine.now();
+                let updated = self.context.now();
                 let queue = CatalogQueue { spec, version, updated, ..(*before).clone() };
                 let change = author.change(&queue, updated, lines.clone());
                 let record = record_of(Some(before.version), Some(queue.clone()), change);
@@ -375,7 +392,7 @@ impl Queues {
         if kind(before) == kind(after) || before.template_for.is_some() {
             return Ok(());
         }
-        let depth = self.depth_of(live).await?;
+        let depth = self.context.depth_of(live).await?;
         if MessageState::ALL.into_iter().any(|state| depth.of(state) > 0) {
             let what = "type, exclusivity_key and strict_order_per_value change only while the queue is empty, \
                         finished messages included";
@@ -442,7 +459,7 @@ impl CatalogView<CatalogQueue> for QueueContext {
 }
 
 #[async_trait]
-impl FollowedCatalog for Queues {
+impl FollowedCatalog for CatalogService {
     async fn follow(&self) -> Result<Sharing, StoreError> {
         let sharing = self.context.catalog.follow(&*self.context).await?;
         self.apply_followed().await;

@@ -1,5 +1,6 @@
 //! How a queue call fails: one enum, each case with its reason and what the caller needs to go on.
 
+pub(in crate::queues) mod argument_checks;
 pub(in crate::queues) mod limited_resource;
 pub(in crate::queues) mod refusal_text;
 
@@ -13,7 +14,7 @@ use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::invalid_command::InvalidCommandPart;
 use tallystone_domain::queue::messages::key_syntax::KeyTextError;
 use tallystone_domain::queue::session_records::Ending;
-use tallystone_domain::queue::{QueueId, QueueName};
+use tallystone_domain::queue::{QueueId, QueueName, Reply};
 use tallystone_domain::{Reason, Reject, Timestamp};
 use tallystone_ports::{EffectOutcome, StoreError, StoreErrorKind};
 
@@ -365,4 +366,9 @@ fn field_of(invalid: InvalidCommandPart) -> &'static str {
         InvalidCommandPart::CountedKeySets => "queue.count_by",
         InvalidCommandPart::Settings | InvalidCommandPart::Shape => "queue",
     }
+}
+
+/// The error for a reply that does not belong to the command: a defect of the store.
+pub(in crate::queues) fn unexpected(op: &'static str, _reply: &Reply) -> QueueError {
+    Reject::new(Reason::Internal, format!("the store answered a {op} with another command's reply")).into()
 }

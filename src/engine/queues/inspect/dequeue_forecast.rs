@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::inspect::InspectService;
 use crate::queues::inspect::cause_text::QueueExplanation;
 use crate::queues::inspect::cause_text::{CauseText, blocked, counted, explanation, in_short, no_worker_waits};
 use crate::queues::inspect::next_steps::NextSteps;
@@ -45,14 +45,14 @@ impl DequeueForecast {
     }
 }
 
-impl Queues {
+impl InspectService {
     /// Explains why a dequeue gets nothing, most decisive cause first.
     pub async fn explain_queue(&self, name: &QueueName, filter: Filter) -> Result<Vec<QueueExplanation>, QueueError> {
         // The explanation is about the settings as they are, not as this server knew them.
-        self.read(name).await?;
-        let queue = self.queue(name).await?;
+        self.catalog.read(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let filter = &filter;
-        self.call_on(queue, |queue| async move { self.explain_queue_of(name, &queue, filter).await }).await
+        self.catalog.call_on(queue, |queue| async move { self.explain_queue_of(name, &queue, filter).await }).await
     }
 
     async fn explain_queue_of(
@@ -62,7 +62,7 @@ impl Queues {
         filter: &Filter,
     ) -> Result<Vec<QueueExplanation>, QueueError> {
         let spec = queue.spec();
-        let depth = self.depth_of(queue).await?;
+        let depth = self.context.depth_of(queue).await?;
         let outlook = self.forecast(queue, filter).await?;
         let steps = NextSteps(name);
         let said = |(cause, at): &(Cause, Timestamp)| {
@@ -75,7 +75,7 @@ impl Queues {
         }
         if outlook.serves {
             let is_open = spec.dequeue_blocked.is_none();
-            let (running, now) = (depth.of(MessageState::Running), self.context.engine.clock.elapsed());
+            let (running, now) = (depth.of(MessageState::Running), self.context.elapsed());
             causes.extend(no_worker_waits(steps, queue, running, now).filter(|_| is_open));
             causes.extend(outlook.blocked.iter().map(said));
             causes.extend(is_open.then(|| explanation("next", next_text(&outlook, filter))));

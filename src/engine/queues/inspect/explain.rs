@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::inspect::InspectService;
 use crate::queues::inspect::MessageView;
 use crate::queues::inspect::cause_text::{CauseText, QueueExplanation, counted, explanation, no_worker_waits};
 use crate::queues::inspect::next_steps::NextSteps;
@@ -14,7 +14,7 @@ use tallystone_domain::queue::messages::message::MessageRef;
 use tallystone_domain::queue::shard::explain::Cause;
 use tallystone_domain::queue::{MessageState, QueueName};
 
-impl Queues {
+impl InspectService {
     /// Explains why a message is not being served.
     pub async fn explain_message(
         &self,
@@ -23,7 +23,7 @@ impl Queues {
     ) -> Result<(Vec<QueueExplanation>, Option<MessageView>), QueueError> {
         let found = self.get_message(name, message).await;
         // That read has also noticed whether another server replaced the queue.
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let found = match found {
             Ok(found) => found,
             Err(QueueError::Refused(Refusal::NotFound)) => {
@@ -75,9 +75,9 @@ impl Queues {
         if waiting > 0 && matching == 0 {
             return Ok(vec![explanation("no_matching_worker", unmatched(waiting))]);
         }
-        let running = self.depth_of(queue).await?.of(MessageState::Running);
+        let running = self.context.depth_of(queue).await?.of(MessageState::Running);
         let mut causes: Vec<QueueExplanation> =
-            no_worker_waits(NextSteps(name), queue, running, self.context.engine.clock.elapsed()).into_iter().collect();
+            no_worker_waits(NextSteps(name), queue, running, self.context.elapsed()).into_iter().collect();
         causes.push(match (ahead, waiting) {
             (0, 0) => explanation("next", "it is the next to be served: a dequeue returns it at once"),
             (0, _) => explanation("next", "it is the next to be served; a worker is being woken for it"),

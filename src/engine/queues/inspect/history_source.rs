@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::inspect::InspectService;
 use crate::queues::state::served_queue::ServedQueue;
 use tallystone_domain::limits::{OUTBOX_PAGE_ROWS_MAX, TRACE_OUTBOX_ROWS_MAX};
 use tallystone_domain::queue::messages::message::{MessageKey, MessageRef};
@@ -14,7 +14,7 @@ use tallystone_domain::queue::{QueueId, QueueName, ShardId};
 /// A queue whose history is read.
 #[derive(Clone)]
 pub struct HistorySource {
-    queues: Queues,
+    inspect: InspectService,
     queue: Arc<ServedQueue>,
     pub id: QueueId,
     pub shards: u32,
@@ -37,14 +37,14 @@ pub struct RecentRows {
     pub through: RowPosition,
 }
 
-impl Queues {
+impl InspectService {
     /// A queue that holds messages, as the source of its history.
     pub async fn history_source(&self, name: &QueueName) -> Result<HistorySource, QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let record = queue.record.load();
         let (id, shards, counted_keys) = (record.id, queue.shards(), record.spec.settings.count_by.clone());
         drop(record);
-        Ok(HistorySource { queues: self.clone(), queue, id, shards, counted_keys })
+        Ok(HistorySource { inspect: self.clone(), queue, id, shards, counted_keys })
     }
 }
 
@@ -56,8 +56,8 @@ impl HistorySource {
         {
             return Ok(None);
         }
-        let shard = self.queues.shard_of(&self.queue, message).await?;
-        let context = &self.queues.context;
+        let shard = self.inspect.context.shard_of(&self.queue, message).await?;
+        let context = &self.inspect.context;
         let found = context.stores.reader.get(self.queue.shard(shard).id, message.clone()).await;
         let found = found.map_err(|error| context.translate_store_error(&self.queue, error))?;
         Ok(found.map(|(message, _)| PresentMessage { key: message.head.key, version: message.head.version }))
@@ -66,7 +66,7 @@ impl HistorySource {
     /// The rows of a shard after a position that are in its outbox, at most `TRACE_OUTBOX_ROWS_MAX`, rounded up to
     /// whole pages.
     pub async fn recent(&self, shard: u32, after: RowPosition) -> Result<RecentRows, QueueError> {
-        let context = &self.queues.context;
+        let context = &self.inspect.context;
         let id = ShardId { queue: self.id, number: shard };
         let mut recent = RecentRows { rows: Vec::new(), through: after };
         while recent.rows.len() < TRACE_OUTBOX_ROWS_MAX {

@@ -15,27 +15,26 @@ pub(in crate::queues) mod watch;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use futures_util::future::join_all;
 use futures_util::{StreamExt, stream};
 
-use crate::queues::Queues;
+use crate::caller_quota::CallerQuota;
+use crate::queues::catalog::CatalogService;
 use crate::queues::error::QueueError;
+use crate::queues::inspect::activity::ActivityBoard;
+use crate::queues::inspect::overview::OverviewCache;
 use crate::queues::state::context::QueueContext;
 use crate::queues::state::depth::Depth;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::shard_offers::place_of;
 use tallystone_domain::Timestamp;
-use tallystone_domain::limits::{LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX};
+use tallystone_domain::limits::{
+    CALLER_QUEUE_WATCHES_MAX, LIST_STEP_MESSAGES_MAX, PEEK_SHARDS_AT_ONCE_MAX, QUEUE_REPLY_BYTES_MAX, QUEUE_WATCHES_MAX,
+};
 use tallystone_domain::queue::command::Refusal;
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::MessageRef;
-use tallystone_domain::queue::shard::UndeclaredFilter;
-use tallystone_domain::queue::totals::Total;
-use tallystone_domain::queue::{Command, MessageState, QueueName};
-use tallystone_ports::{MessagesAt, ShardCommand, StoredMessage};
-
-/// The most sweeps of one shard that a read waits for; the sweeper does the rest.
-const SWEEPS_BEFORE_A_LOOK: usize = 4;
+use tallystone_domain::queue::{MessageState, QueueName};
+use tallystone_ports::{MessagesAt, StoredMessage};
 
 /// The worker that holds a message, as far as it is known: the alias and the label of its session.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -80,17 +79,33 @@ impl QueueContext {
     }
 }
 
-impl Queues {
+/// Looks at queues: messages, totals, activity, and the reasons why a message is not served. Cheap to clone.
+#[derive(Clone)]
+pub struct InspectService {
+    context: Arc<QueueContext>,
+    catalog: CatalogService,
+    overview_cache: Arc<OverviewCache>,
+    board: Arc<ActivityBoard>,
+    /// The open watches of queues.
+    watches: CallerQuota,
+}
+
+impl InspectService {
+    pub(in crate::queues) fn new(context: Arc<QueueContext>, catalog: CatalogService) -> Self {
+        let watches = CallerQuota::new(QUEUE_WATCHES_MAX, CALLER_QUEUE_WATCHES_MAX);
+        Self { context, catalog, overview_cache: Arc::default(), board: Arc::default(), watches }
+    }
+
     /// Reads a message.
     pub async fn get_message(&self, name: &QueueName, message: MessageRef) -> Result<MessageView, QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let message = &message;
-        self.call_on(queue, |queue| async move { self.message_of(&queue, message.clone()).await }).await
+        self.catalog.call_on(queue, |queue| async move { self.message_of(&queue, message.clone()).await }).await
     }
 
     async fn message_of(&self, queue: &Arc<ServedQueue>, message: MessageRef) -> Result<MessageView, QueueError> {
-        let shard = self.shard_of(queue, &message).await?;
-        self.sweep_due_shards(queue, &[shard]).await?;
+        let shard = self.context.shard_of(queue, &message).await?;
+        self.context.sweep_due_shards(queue, &[shard]).await?;
         let found = self.context.stores.reader.get(queue.shard(shard).id, message).await;
         let found = found.map_err(|error| self.context.translate_store_error(queue, error))?;
         found.map(|(message, at)| self.context.found(message, at)).ok_or(QueueError::Refused(Refusal::NotFound))
@@ -100,12 +115,12 @@ impl Queues {
     /// reads a few shards at a time and keeps the best messages, so a queue of many shards takes no more memory than
     /// one of a few.
     pub async fn peek(&self, name: &QueueName, limit: usize) -> Result<Vec<MessageView>, QueueError> {
-        let queue = self.queue(name).await?;
-        self.call_on(queue, |queue| async move { self.peek_of(&queue, limit).await }).await
+        let queue = self.catalog.queue(name).await?;
+        self.catalog.call_on(queue, |queue| async move { self.peek_of(&queue, limit).await }).await
     }
 
     async fn peek_of(&self, queue: &Arc<ServedQueue>, limit: usize) -> Result<Vec<MessageView>, QueueError> {
-        self.sweep_all_due_shards(queue).await?;
+        self.context.sweep_all_due_shards(queue).await?;
         let mut best: Vec<MessageView> = Vec::new();
         let reads = (0..queue.shards()).map(|number| self.context.stores.reader.peek(queue.shard(number).id, limit));
         let mut reads = stream::iter(reads).buffered(PEEK_SHARDS_AT_ONCE_MAX);
@@ -127,9 +142,9 @@ impl Queues {
         limit: usize,
         payloads: Payloads,
     ) -> Result<(Vec<MessageView>, Option<ListCursor>), QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let list = |queue| async move { self.list_messages_of(&queue, state, from, limit, payloads).await };
-        self.call_on(queue, list).await
+        self.catalog.call_on(queue, list).await
     }
 
     async fn list_messages_of(
@@ -140,7 +155,7 @@ impl Queues {
         limit: usize,
         payloads: Payloads,
     ) -> Result<(Vec<MessageView>, Option<ListCursor>), QueueError> {
-        self.sweep_all_due_shards(queue).await?;
+        self.context.sweep_all_due_shards(queue).await?;
         let (mut page, mut bytes, mut cursor) = (Vec::new(), 0, from);
         while cursor.shard < queue.shards() {
             let id = queue.shard(cursor.shard).id;
@@ -168,67 +183,14 @@ impl Queues {
 
     /// Counts the messages of a queue, from the totals of the store.
     pub async fn depth(&self, name: &QueueName, filter: Filter) -> Result<Depth, QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let filter = &filter;
         let depth = |queue| async move {
             match filter.is_empty() {
-                true => self.depth_of(&queue).await,
-                false => self.filtered_depth(&queue, filter.clone()).await,
+                true => self.context.depth_of(&queue).await,
+                false => self.context.filtered_depth(&queue, filter.clone()).await,
             }
         };
-        self.call_on(queue, depth).await
-    }
-
-    /// Counts the messages that match a filter with a declared shape; their bytes are not known.
-    pub(in crate::queues) async fn filtered_depth(
-        &self,
-        queue: &Arc<ServedQueue>,
-        filter: Filter,
-    ) -> Result<Depth, QueueError> {
-        self.sweep_all_due_shards(queue).await?;
-        let mut depth = Depth::default();
-        let reader = &self.context.stores.reader;
-        let reads = (0..queue.shards()).map(|number| reader.depth(queue.shard(number).id, filter.clone()));
-        for read in join_all(reads).await {
-            let counts = read.map_err(|error| self.context.translate_store_error(queue, error))?;
-            let counts = counts.map_err(|UndeclaredFilter { nearest, is_filling }| QueueError::FilterNotDeclared {
-                nearest,
-                is_filling,
-            })?;
-            depth.by_shard.push(counts.map(|messages| Total { messages, bytes: 0 }));
-        }
-        Ok(depth)
-    }
-
-    pub(in crate::queues) async fn depth_of(&self, queue: &Arc<ServedQueue>) -> Result<Depth, QueueError> {
-        self.sweep_all_due_shards(queue).await?;
-        let mut depth = Depth::default();
-        let reads = (0..queue.shards()).map(|number| self.context.stores.reader.totals(queue.shard(number).id));
-        for read in join_all(reads).await {
-            let read = read.map_err(|error| self.context.translate_store_error(queue, error))?;
-            depth.by_shard.push(MessageState::ALL.map(|state| read.totals.of(state)));
-        }
-        Ok(depth)
-    }
-
-    async fn sweep_all_due_shards(&self, queue: &Arc<ServedQueue>) -> Result<(), QueueError> {
-        let overdue = queue.overdue(self.context.engine.clock.elapsed());
-        self.sweep_due_shards(queue, &overdue).await
-    }
-
-    /// Applies the due sweeps of shards, up to a bound.
-    async fn sweep_due_shards(&self, queue: &Arc<ServedQueue>, shards: &[u32]) -> Result<(), QueueError> {
-        for _ in 0..SWEEPS_BEFORE_A_LOOK {
-            let mut overdue = queue.overdue(self.context.engine.clock.elapsed());
-            overdue.retain(|shard| shards.contains(shard));
-            if overdue.is_empty() {
-                return Ok(());
-            }
-            for shard in overdue {
-                let sweep = Command::Sweep { max: tallystone_domain::limits::BULK_MESSAGES_MAX };
-                self.context.call(queue, shard, ShardCommand::of(sweep)).await?;
-            }
-        }
-        Ok(())
+        self.catalog.call_on(queue, depth).await
     }
 }

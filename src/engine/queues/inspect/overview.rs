@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use crate::queues::Queues;
+use crate::queues::inspect::InspectService;
 use crate::queues::state::served_queue::{Backlog, ServedQueue};
 use tallystone_domain::limits::{METRIC_QUEUES_MAX, OVERVIEW_AGE_MAX, STATUS_ROWS_MAX};
 use tallystone_domain::queue::activity::LostWork;
@@ -49,16 +49,15 @@ impl OverviewCache {
     }
 }
 
-impl Queues {
+impl InspectService {
     /// The backlog of all queues, at most a second old. O(shards) once a second.
     pub fn overview(&self) -> Arc<Overview> {
-        let now = self.context.engine.clock.elapsed();
-        self.context.overview.get(now, || {
+        let now = self.context.elapsed();
+        self.overview_cache.get(now, || {
             let queues = self.context.all();
             let served: Vec<&ServedQueue> =
                 queues.iter().map(|queue| &**queue).filter(|queue| queue.holds_messages()).collect();
-            let lost =
-                served.iter().filter_map(|queue| Some((queue.name(), queue.lost_lately(self.context.engine.now())?)));
+            let lost = served.iter().filter_map(|queue| Some((queue.name(), queue.lost_lately(self.context.now())?)));
             Overview {
                 lost: lost.take(STATUS_ROWS_MAX).collect(),
                 ..overview(served.len(), |place| served[place].backlog(now), |place| served[place].name())

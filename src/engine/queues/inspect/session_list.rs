@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use futures_util::{StreamExt, stream};
 
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::inspect::InspectService;
 use crate::queues::state::session_registry::{ListedSession, opened_at, shown_label};
 use tallystone_domain::Timestamp;
 use tallystone_domain::limits::{SESSION_ROWS_LOOKED_AT_MAX, SESSION_SHARDS_AT_ONCE_MAX};
@@ -37,7 +37,7 @@ pub struct LiveSession {
     pub leases: u64,
 }
 
-impl Queues {
+impl InspectService {
     /// Lists the open sessions after a position, in the order of their registration. With a queue, lists only those
     /// that may hold leases there. Also returns where the next page begins, if there is more.
     pub async fn list_sessions(
@@ -47,15 +47,15 @@ impl Queues {
         rows: usize,
     ) -> Result<(Vec<LiveSession>, Option<u64>), QueueError> {
         let of = match queue {
-            Some(name) => Some(self.queue(name).await?.record.load().id),
+            Some(name) => Some(self.catalog.queue(name).await?.record.load().id),
             None => None,
         };
         let (listed, next) = match self.context.session_directory().map(Arc::clone) {
             Some(directory) => self.list_directory(&directory, after, rows, of).await?,
-            None => self.context.sessions.list(after, rows, of, self.context.engine.clock.elapsed()),
+            None => self.context.sessions.list(after, rows, of, self.context.elapsed()),
         };
         let held = self.leases_held(&listed).await?;
-        let now = self.context.engine.now();
+        let now = self.context.now();
         let shown = listed.into_iter().map(|one| LiveSession {
             alias: self.context.session_alias(one.id),
             label: shown_label(&one.label).into(),
@@ -98,7 +98,7 @@ impl Queues {
             return None;
         }
         // This server may have heard of it later than the directory did.
-        let here = self.context.sessions.silent_for(row.id, self.context.engine.clock.elapsed());
+        let here = self.context.sessions.silent_for(row.id, self.context.elapsed());
         let silent_for = at.since(row.heard).min(here.unwrap_or(Duration::MAX));
         Some(ListedSession { id: row.id, label: row.label, lease: row.lease, silent_for, shards })
     }

@@ -11,9 +11,9 @@ use std::time::Duration;
 use futures_util::{Stream, stream};
 
 use crate::caller_quota::{CallerId, QuotaPermit};
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
 use crate::queues::error::limited_resource::LimitedResource;
+use crate::queues::inspect::InspectService;
 use crate::queues::state::depth::Depth;
 use crate::queues::state::served_queue::ServedQueue;
 use tallystone_domain::Timestamp;
@@ -35,7 +35,7 @@ pub struct DepthUpdate {
 pub type DepthStream = Pin<Box<dyn Stream<Item = Result<DepthUpdate, QueueError>> + Send>>;
 
 struct DepthWatch {
-    queues: Queues,
+    inspect: InspectService,
     queue: Arc<ServedQueue>,
     name: QueueName,
     interval: Duration,
@@ -45,16 +45,13 @@ struct DepthWatch {
     _share: QuotaPermit,
 }
 
-impl Queues {
+impl InspectService {
     /// Streams the depth of a queue: now, then after each change.
     pub fn watch(&self, caller: &CallerId, name: &QueueName, interval: Duration) -> Result<DepthStream, QueueError> {
-        let share = self
-            .context
-            .watches
-            .take(caller)
-            .map_err(|why| QueueError::LimitReached { of: LimitedResource::Watch, why })?;
+        let share =
+            self.watches.take(caller).map_err(|why| QueueError::LimitReached { of: LimitedResource::Watch, why })?;
         let watching = DepthWatch {
-            queues: self.clone(),
+            inspect: self.clone(),
             queue: self.context.queue(name)?,
             name: name.clone(),
             interval: interval.max(WATCH_INTERVAL_MIN),
@@ -69,10 +66,10 @@ impl Queues {
     }
 }
 
-impl Queues {
+impl InspectService {
     /// The depth of a queue from a reading that began later than `than`: the last one, or a new one.
     async fn depth_after(&self, queue: &Arc<ServedQueue>, than: Duration) -> Result<Arc<Depth>, QueueError> {
-        let read = async || Ok((self.context.engine.clock.elapsed(), self.depth_of(queue).await?));
+        let read = async || Ok((self.context.elapsed(), self.context.depth_of(queue).await?));
         queue.depth_cache.get(than, read).await
     }
 }
@@ -89,22 +86,22 @@ impl DepthWatch {
 
     /// Reads until the result differs from the last one sent, or the stream was silent for long.
     async fn look(&mut self) -> Result<DepthUpdate, QueueError> {
-        let began = self.queues.context.engine.clock.elapsed();
+        let began = self.inspect.context.elapsed();
         loop {
-            let mut than = self.queues.context.engine.clock.elapsed();
+            let mut than = self.inspect.context.elapsed();
             if self.last_sent.is_some() {
-                self.queues.context.engine.clock.sleep(self.interval).await;
-                than = self.queues.context.engine.clock.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
+                self.inspect.context.sleep(self.interval).await;
+                than = self.inspect.context.elapsed().saturating_sub(WATCH_INTERVAL_MIN);
             }
-            self.queues.context.queue(&self.name)?;
-            let depth = self.queues.depth_after(&self.queue, than).await?;
+            self.inspect.context.queue(&self.name)?;
+            let depth = self.inspect.depth_after(&self.queue, than).await?;
             let waiting = self.queue.waiters.len();
-            let silent = self.queues.context.engine.clock.elapsed().saturating_sub(began);
+            let silent = self.inspect.context.elapsed().saturating_sub(began);
             let is_known =
                 |(shown, who): &(Arc<Depth>, usize)| *who == waiting && (Arc::ptr_eq(shown, &depth) || *shown == depth);
             if !self.last_sent.as_ref().is_some_and(is_known) || silent >= WATCH_SILENCE_MAX {
                 self.last_sent = Some((Arc::clone(&depth), waiting));
-                return Ok(DepthUpdate { depth, waiting, at: self.queues.context.engine.now() });
+                return Ok(DepthUpdate { depth, waiting, at: self.inspect.context.now() });
             }
         }
     }

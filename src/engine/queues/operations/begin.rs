@@ -17,15 +17,15 @@ use super::findings::KeptFindings;
 use super::operation_rows::SharedProgress;
 use super::{OperationKind, OperationRequest, OperationSpec, RunningOperation, name_of, reused};
 use crate::caller_quota::CallerId;
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::error::argument_checks::check_token;
+use crate::queues::operations::OperationService;
 use crate::queues::state::served_queue::ServedQueue;
-use tallystone_domain::limits::{DESCRIPTION_BYTES_MAX, OPERATION_KEPT, REQUEST_TOKEN_BYTES_MAX};
+use tallystone_domain::limits::OPERATION_KEPT;
 use tallystone_domain::queue::MessageState;
 use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::command::Refusal;
 use tallystone_domain::queue::messages::message::MessageRef;
-use tallystone_domain::{Reason, Reject};
 use tallystone_ports::{OperationAuthor, QueueRequest};
 
 impl OperationSpec {
@@ -80,7 +80,7 @@ impl OperationSpec {
     }
 }
 
-impl Queues {
+impl OperationService {
     /// Begins an operation, or finds the one that its token names.
     pub(super) async fn begin(
         &self,
@@ -91,8 +91,8 @@ impl Queues {
         asked.token = asked.token.map(|token| own_token(&token, &asked.caller));
         match asked.token.clone() {
             Some(token) if asked.work.outlives_its_server() => {
-                let (queues, queue) = (self.clone(), Arc::clone(queue));
-                self.finish(async move { queues.begin_stored(&queue, asked, token).await }).await
+                let (operations, queue) = (self.clone(), Arc::clone(queue));
+                self.context.finish(async move { operations.begin_stored(&queue, asked, token).await }).await
             }
             Some(_) | None => self.start_operation(queue, asked, None).await,
         }
@@ -108,8 +108,8 @@ impl Queues {
         let Some(work) = asked.work.bulk().filter(|_| self.shares_operations()) else {
             return self.start_running(queue, asked, kept);
         };
-        let (queues, queue) = (self.clone(), Arc::clone(queue));
-        self.finish(async move { queues.start_shared(&queue, asked, work, kept).await }).await
+        let (operations, queue) = (self.clone(), Arc::clone(queue));
+        self.context.finish(async move { operations.start_shared(&queue, asked, work, kept).await }).await
     }
 
     /// The same for an operation that is stored before the answer. One at a time, so that each is stored once.
@@ -120,8 +120,8 @@ impl Queues {
         token: String,
     ) -> Result<Arc<RunningOperation>, QueueError> {
         let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
-        let (id, now) = (queue.record.load().id, self.context.engine.now());
-        if self.context.operations.get(&name_of(id, &token)).is_some() {
+        let (id, now) = (queue.record.load().id, self.context.now());
+        if self.running_operations.get(&name_of(id, &token)).is_some() {
             return self.start_running(queue, asked, None);
         }
         let OperationRequest { caller, work, total, .. } = &asked;
@@ -138,7 +138,7 @@ impl Queues {
                 // The record of a rate-limited operation lasts until the operation can be over, plus the usual time.
                 let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
                 let until = now + walk + token_lifetime(queue, work);
-                self.context.operations.reserve_stored_request(caller, until, now)?;
+                self.running_operations.reserve_stored_request(caller, until, now)?;
                 let (token, fingerprint) = (token.as_str().into(), work.fingerprint());
                 let ended_by = asked.ended_by;
                 let request = QueueRequest { queue: id, token, fingerprint, through, ended_by, until };
@@ -154,7 +154,7 @@ impl Queues {
 
     /// Stores that an operation is over, so that no repeat runs it again.
     pub(super) async fn store_end(&self, queue: &Arc<ServedQueue>, kept: QueueRequest) {
-        let now = self.context.engine.now();
+        let now = self.context.now();
         let through = vec![0; kept.through.len()];
         let request = QueueRequest { through, until: kept.until.max(now + longest(queue)), ..kept };
         if let Err(error) = self.context.stores.catalog.save_request(request, now).await {
@@ -164,7 +164,7 @@ impl Queues {
 
     /// Frees the token of a redrive that did nothing.
     pub(super) async fn free_token(&self, kept: QueueRequest) {
-        let now = self.context.engine.now();
+        let now = self.context.now();
         if let Err(error) = self.context.stores.catalog.save_request(QueueRequest { until: now, ..kept }, now).await {
             tracing::warn!(%error, "cannot free the token of a refused redrive: it stays reserved for an hour");
         }
@@ -178,9 +178,9 @@ impl Queues {
     ) -> Result<Arc<RunningOperation>, QueueError> {
         let (running, is_new) = self.register(self.operation_of(queue, asked, kept, None))?;
         if is_new {
-            let (queues, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
-            self.context.engine.driver.start_once(async move {
-                queues.run_operation(&queue, &work).await;
+            let (operations, queue, work) = (self.clone(), Arc::clone(queue), Arc::clone(&running));
+            self.context.start_once(async move {
+                operations.run_operation(&queue, &work).await;
             });
         }
         Ok(running)
@@ -205,7 +205,7 @@ impl Queues {
             listed_of: work.is_listed().then_some(record.id),
             queue: Some(record.spec.name.clone()),
             // The messages of a discard had failed by exactly this time.
-            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.engine.now()),
+            began: ended_by.filter(|_| work.until.is_none()).unwrap_or_else(|| self.context.now()),
             work,
             // An operation that continues after a restart keeps its original time.
             ended_by: kept.as_ref().map_or(ended_by, |kept| kept.ended_by),
@@ -222,13 +222,13 @@ impl Queues {
 
     /// The token of an operation whose caller sent none.
     pub(super) fn made_token(&self) -> String {
-        format!("{:032x}", u128::from_be_bytes(self.context.engine.random()))
+        format!("{:032x}", u128::from_be_bytes(self.context.random()))
     }
 
     /// Adds an operation to those that this server knows, or finds the one of its id. Returns whether it is new.
     pub(super) fn register(&self, made: RunningOperation) -> Result<(Arc<RunningOperation>, bool), QueueError> {
         let work = made.work.clone();
-        let (running, is_new) = self.context.operations.put(made, self.context.engine.clock.elapsed())?;
+        let (running, is_new) = self.running_operations.put(made, self.context.elapsed())?;
         if running.work == work { Ok((running, is_new)) } else { Err(reused()) }
     }
 
@@ -236,7 +236,7 @@ impl Queues {
     /// another version.
     async fn errored_version(&self, queue: &ServedQueue, message: &MessageRef) -> Result<Vec<u64>, QueueError> {
         let name = queue.record.load().spec.name.clone();
-        let head = self.get_message(&name, message.clone()).await?.message.head;
+        let head = self.inspect.get_message(&name, message.clone()).await?.message.head;
         match head.state {
             MessageState::Errored => Ok(vec![head.key.sequence, head.version]),
             other => Err(Refusal::WrongState(other).into()),
@@ -288,22 +288,4 @@ pub(super) fn own_token(token: &str, caller: &CallerId) -> String {
         Some(name) => format!("{token}.{:016x}", xxh3_64(name.as_str().as_bytes())),
         None => token.to_owned(),
     }
-}
-
-/// Refuses a request token of an invalid length.
-pub fn check_token(token: Option<&str>) -> Result<(), QueueError> {
-    if token.is_none_or(|token| (1..=REQUEST_TOKEN_BYTES_MAX).contains(&token.len())) {
-        return Ok(());
-    }
-    let what = format!("request_token must have 1 to {REQUEST_TOKEN_BYTES_MAX} bytes");
-    Err(Reject::new(Reason::InvalidToken, what.as_str()).at("request_token", what.as_str()).into())
-}
-
-/// Refuses a reason that is too long.
-pub fn check_reason(reason: &str) -> Result<(), QueueError> {
-    if reason.len() <= DESCRIPTION_BYTES_MAX {
-        return Ok(());
-    }
-    let what = format!("reason has {} bytes; at most {DESCRIPTION_BYTES_MAX} are allowed", reason.len());
-    Err(Reject::new(Reason::InvalidArgument, what).into())
 }

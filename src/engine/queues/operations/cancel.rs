@@ -1,9 +1,10 @@
 //! Cancels of many messages: those that wait end at once, and the workers of those that run are asked to stop.
 
-use super::{Operation, OperationKind, OperationSpec, check_reason};
+use super::{Operation, OperationKind, OperationSpec};
 use crate::caller_quota::CallerId;
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::error::argument_checks::check_reason;
+use crate::queues::operations::OperationService;
 use tallystone_domain::queue::{Filter, QueueId, QueueName};
 
 /// The arguments of a cancel of many messages.
@@ -23,7 +24,7 @@ pub struct CancelRequest {
     pub author: Box<str>,
 }
 
-impl Queues {
+impl OperationService {
     /// Cancels all messages that match a filter and are not over.
     pub async fn cancel_messages(
         &self,
@@ -33,7 +34,7 @@ impl Queues {
     ) -> Result<Operation, QueueError> {
         let CancelRequest { filter, reason, dry_run, token, queue, author } = asked;
         check_reason(&reason)?;
-        let queue = self.queue_of(name, queue).await?;
+        let queue = self.catalog.queue_of(name, queue).await?;
         let reason = reason.into();
         let work = OperationSpec { filter, reason, dry_run, ..OperationSpec::all(OperationKind::Cancel) };
         self.start_bulk((caller, author), &queue, work, token).await

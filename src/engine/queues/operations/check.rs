@@ -10,12 +10,13 @@ use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::begin::{check_token, own_token};
+use super::begin::own_token;
 use super::findings::{FindingsPage, KeptFindings, QueueFinding};
 use super::{Operation, OperationKind, OperationSpec, OperationState, RunningOperation, name_of, reused};
 use crate::caller_quota::CallerId;
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::error::argument_checks::check_token;
+use crate::queues::operations::OperationService;
 use tallystone_domain::queue::{QueueId, QueueName};
 use tallystone_ports::OperationAuthor;
 
@@ -61,7 +62,7 @@ impl RunningCheck {
     }
 }
 
-impl Queues {
+impl OperationService {
     /// Begins a check, or finds the one that its token names. `run` returns whether it came to its end.
     pub(crate) fn begin_check<Work>(
         &self,
@@ -96,14 +97,14 @@ impl Queues {
             findings: KeptFindings::default(),
             end: watch::Sender::new(None),
         };
-        let (running, is_new) = self.context.operations.put(made, engine.clock.elapsed())?;
+        let (running, is_new) = self.running_operations.put(made, engine.clock.elapsed())?;
         if running.work != work {
             return Err(reused());
         }
         if is_new {
             let check = RunningCheck { running: Arc::clone(&running), drain: self.context.drain.clone() };
-            let (queues, check_end, work) = (self.clone(), Arc::clone(&running), run(check));
-            engine.driver.start_once(async move { queues.end_check(&check_end, work.await) });
+            let (operations, check_end, work) = (self.clone(), Arc::clone(&running), run(check));
+            engine.driver.start_once(async move { operations.end_check(&check_end, work.await) });
         }
         Ok(running.show())
     }
@@ -114,7 +115,7 @@ impl Queues {
             Ok(false) => OperationState::Cancelled,
             Err(error) => OperationState::failed(&error),
         };
-        self.end_operation(running, state, self.context.engine.now());
+        self.end_operation(running, state, self.context.now());
     }
 
     /// Reads the findings of a check from an index on, at most some. An operation of another kind has none.

@@ -6,7 +6,8 @@
 use super::{Operation, OperationKind, OperationSpec};
 use crate::caller_quota::CallerId;
 use crate::queues::error::QueueError;
-use crate::queues::{Queues, unexpected};
+use crate::queues::error::unexpected;
+use crate::queues::operations::OperationService;
 use tallystone_domain::Timestamp;
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::MessageRef;
@@ -34,7 +35,7 @@ pub struct DiscardRequest {
     pub author: Box<str>,
 }
 
-impl Queues {
+impl OperationService {
     /// Discards errored messages.
     pub async fn discard(
         &self,
@@ -42,7 +43,7 @@ impl Queues {
         name: &QueueName,
         asked: DiscardRequest,
     ) -> Result<Operation, QueueError> {
-        let queue = self.queue_of(name, asked.queue).await?;
+        let queue = self.catalog.queue_of(name, asked.queue).await?;
         let DiscardRequest { message, filter, signature, until, dry_run, token, queue: _, author } = asked;
         let work =
             OperationSpec { message, filter, signature, until, dry_run, ..OperationSpec::all(OperationKind::Discard) };
@@ -62,8 +63,8 @@ impl Queues {
     }
 
     pub(super) async fn discard_one(&self, name: &QueueName, message: MessageRef) -> Result<(), QueueError> {
-        let queue = self.queue(name).await?;
-        let shard = self.shard_of(&queue, &message).await?;
+        let queue = self.catalog.queue(name).await?;
+        let shard = self.context.shard_of(&queue, &message).await?;
         let command = ShardCommand::of(Command::Discard { message });
         match self.context.call(&queue, shard, command).await?.reply? {
             Reply::Walked { .. } => Ok(()),

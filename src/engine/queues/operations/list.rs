@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::operation_rows::shown;
 use super::{Operation, RunningOperation};
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::operations::OperationService;
 use tallystone_domain::queue::QueueName;
 use tallystone_ports::OperationPlace;
 
@@ -21,7 +21,7 @@ pub struct OperationsPage {
     pub next: Option<OperationPlace>,
 }
 
-impl Queues {
+impl OperationService {
     /// Lists the operations of a queue behind a place, newest first, at most `rows`. Operations of an earlier queue of
     /// its name are not in the list. O(rows).
     pub async fn list_operations(
@@ -30,10 +30,10 @@ impl Queues {
         behind: Option<&OperationPlace>,
         rows: usize,
     ) -> Result<OperationsPage, QueueError> {
-        let (queue, known) = (self.queue(name).await?.record.load().id, &self.context.operations);
+        let (queue, known) = (self.catalog.queue(name).await?.record.load().id, &self.running_operations);
         let operations: Vec<Operation> = match self.operation_directory() {
             None => {
-                let now = self.context.engine.clock.elapsed();
+                let now = self.context.elapsed();
                 known.of_queue(queue, behind, rows, now).iter().map(|running| running.show()).collect()
             }
             Some(directory) => {

@@ -15,7 +15,9 @@ mod findings;
 mod index;
 mod list;
 mod operation_rows;
+mod owned;
 mod purge;
+mod run;
 mod takeover;
 
 use std::sync::Arc;
@@ -27,28 +29,30 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller_quota::CallerId;
+use crate::queues::catalog::CatalogService;
 use crate::queues::error::QueueError;
+use crate::queues::inspect::InspectService;
+use crate::queues::state::context::QueueContext;
 use crate::queues::state::served_queue::ServedQueue;
-use crate::queues::{Queues, unexpected};
-use tallystone_domain::limits::{BULK_MESSAGES_MAX, REQUEST_TOKEN_BYTES_MAX};
-use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkOperation, PurgedStates};
-use tallystone_domain::queue::command::{BulkRequest, Refusal};
+use crate::queues::work::WorkService;
+use tallystone_domain::limits::REQUEST_TOKEN_BYTES_MAX;
+use tallystone_domain::queue::bulk_operation::{BulkOperation, PurgedStates};
+use tallystone_domain::queue::command::Refusal;
 use tallystone_domain::queue::filter::Filter;
 use tallystone_domain::queue::messages::message::MessageRef;
-use tallystone_domain::queue::{Command, MessageState, QueueId, QueueName, Reply};
+use tallystone_domain::queue::{MessageState, QueueId, QueueName};
 use tallystone_domain::{Reason, Reject, Timestamp};
-use tallystone_ports::{OperationAuthor, QueueRequest, ShardCommand};
+use tallystone_ports::{OperationAuthor, QueueRequest};
 
 use findings::KeptFindings;
-use operation_rows::{RowHolder, SharedProgress};
+use operation_rows::SharedProgress;
 
-pub(super) use begin::{check_reason, check_token};
 pub use cancel::CancelRequest;
 pub use check::CheckRequest;
 pub(crate) use check::{CheckScope, RunningCheck};
 pub use discard::DiscardRequest;
 pub use findings::{FindingsPage, QueueFinding};
-pub(super) use index::Operations;
+use index::Operations;
 pub use list::OperationsPage;
 pub use purge::PurgeRequest;
 pub(super) use takeover::OperationTakeover;
@@ -208,15 +212,6 @@ struct RunningOperation {
     end: watch::Sender<Option<(OperationState, Timestamp)>>,
 }
 
-/// How the walk of an operation ended.
-enum WalkEnd {
-    Complete,
-    /// It was cancelled, or the server stops.
-    Stopped,
-    /// Another server runs it.
-    TakenOver,
-}
-
 impl RunningOperation {
     fn show(&self) -> Operation {
         let end = self.end.borrow().clone();
@@ -240,7 +235,26 @@ impl RunningOperation {
     }
 }
 
-impl Queues {
+/// Operations on many messages of a queue. Cheap to clone.
+#[derive(Clone)]
+pub struct OperationService {
+    context: Arc<QueueContext>,
+    catalog: CatalogService,
+    inspect: InspectService,
+    work: WorkService,
+    running_operations: Arc<Operations>,
+}
+
+impl OperationService {
+    pub(super) fn new(
+        context: Arc<QueueContext>,
+        catalog: CatalogService,
+        inspect: InspectService,
+        work: WorkService,
+    ) -> Self {
+        Self { context, catalog, inspect, work, running_operations: Arc::default() }
+    }
+
     /// Redrives errored messages: gives them their attempts back.
     pub async fn redrive(
         &self,
@@ -248,7 +262,7 @@ impl Queues {
         name: &QueueName,
         asked: RedriveRequest,
     ) -> Result<Operation, QueueError> {
-        let queue = self.queue_of(name, asked.queue).await?;
+        let queue = self.catalog.queue_of(name, asked.queue).await?;
         if let Some(message) = asked.message {
             let work = OperationSpec { dry_run: asked.dry_run, ..OperationSpec::all(OperationKind::Redrive) };
             return self
@@ -294,8 +308,8 @@ impl Queues {
 
     /// The number of messages that an operation is about; an upper bound if its filter is not declared.
     async fn estimate(&self, queue: &Arc<ServedQueue>, work: &OperationSpec) -> Result<u64, QueueError> {
-        let depth = match self.filtered_depth(queue, work.filter.clone()).await {
-            Err(QueueError::FilterNotDeclared { .. }) => self.depth_of(queue).await?,
+        let depth = match self.context.filtered_depth(queue, work.filter.clone()).await {
+            Err(QueueError::FilterNotDeclared { .. }) => self.context.depth_of(queue).await?,
             depth => depth?,
         };
         let states = work.bulk().map(|bulk| BulkOperation::states_of(bulk.kind, bulk.states));
@@ -304,7 +318,7 @@ impl Queues {
 
     /// Reads the progress of an operation, at whatever server it runs.
     pub async fn operation(&self, id: &str) -> Result<Operation, QueueError> {
-        match self.context.operations.get(id) {
+        match self.running_operations.get(id) {
             Some(running) => Ok(running.show()),
             None => self.operation_elsewhere(id).await,
         }
@@ -312,7 +326,7 @@ impl Queues {
 
     /// Cancels an operation, at whatever server it runs.
     pub async fn cancel_operation(&self, id: &str) -> Result<Operation, QueueError> {
-        let Some(running) = self.context.operations.get(id) else { return self.cancel_elsewhere(id).await };
+        let Some(running) = self.running_operations.get(id) else { return self.cancel_elsewhere(id).await };
         running.cancel.cancel();
         // The wait cannot fail: the sender lives as long as the operation, which is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -320,25 +334,25 @@ impl Queues {
     }
 
     fn running(&self, id: &str) -> Result<Arc<RunningOperation>, QueueError> {
-        self.context.operations.get(id).ok_or_else(|| operation_not_found(id))
+        self.running_operations.get(id).ok_or_else(|| operation_not_found(id))
     }
 
     async fn apply_single(&self, queue: &ServedQueue, work: &OperationSpec) -> Result<Operation, QueueError> {
-        let began = self.context.engine.now();
+        let began = self.context.now();
         let name = queue.record.load().spec.name.clone();
         let message = work.message.clone().expect("the work is about one message");
         if work.dry_run {
-            let state = self.get_message(&name, message).await?.message.head.state;
+            let state = self.inspect.get_message(&name, message).await?.message.head.state;
             if state != MessageState::Errored {
                 return Err(Refusal::WrongState(state).into());
             }
         } else if work.kind == OperationKind::Discard {
             self.discard_one(&name, message).await?;
         } else {
-            self.redrive_one(&name, message).await?;
+            self.work.redrive_one(&name, message).await?;
         }
         let (kind, state, dry_run) = (work.kind.name(), OperationState::Done, work.dry_run);
-        let (id, queue, ended) = (String::new(), Some(name), Some(self.context.engine.now()));
+        let (id, queue, ended) = (String::new(), Some(name), Some(self.context.now()));
         let (work, author) = (None, OperationAuthor::default());
         Ok(Operation { id, queue, kind, state, dry_run, done: 1, total: 1, began, ended, work, author })
     }
@@ -358,127 +372,10 @@ impl Queues {
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         match running.show() {
             Operation { state: OperationState::Failed(reason, what), id, .. } => {
-                self.context.operations.remove(&id);
+                self.running_operations.remove(&id);
                 Err(Reject::new(reason, what).into())
             }
             shown => Ok(shown),
-        }
-    }
-
-    /// Runs an operation to its end. Returns false if another server runs it now.
-    async fn run_operation(&self, queue: &Arc<ServedQueue>, running: &Arc<RunningOperation>) -> bool {
-        *running.pace.lock() = (self.context.engine.clock.elapsed(), running.done.load(Ordering::Relaxed));
-        let walked = self.walk(queue, running).await;
-        let was_refused = running.work.message.is_some() && matches!(walked, Err(QueueError::Refused(_)));
-        let state = match walked {
-            Ok(WalkEnd::TakenOver) => return false,
-            Ok(WalkEnd::Complete) => OperationState::Done,
-            Ok(WalkEnd::Stopped) => OperationState::Cancelled,
-            Err(error) => OperationState::failed(&error),
-        };
-        let is_over = match state {
-            OperationState::Done => true,
-            OperationState::Running | OperationState::Failed(..) => false,
-            OperationState::Cancelled => running.cancel.is_cancelled(), // not by the shutdown of the server
-        };
-        // The version of a single message tells whether the operation is over.
-        if let Some(kept) = running.stored_request.clone().filter(|_| is_over && running.work.message.is_none()) {
-            self.store_end(queue, kept).await;
-        }
-        if let (Some(kept), true) = (&running.stored_request, was_refused) {
-            self.free_token(kept.clone()).await;
-        }
-        let at = self.context.engine.now();
-        self.share_end(running, &state, at).await;
-        self.end_operation(running, state, at);
-        true
-    }
-
-    fn end_operation(&self, running: &Arc<RunningOperation>, state: OperationState, at: Timestamp) {
-        let elapsed = self.context.engine.clock.elapsed();
-        running.end.send_replace(Some((state, at)));
-        self.context.operations.ended(running, elapsed);
-    }
-
-    /// Walks over all shards.
-    async fn walk(&self, queue: &Arc<ServedQueue>, running: &RunningOperation) -> Result<WalkEnd, QueueError> {
-        if running.work.message.is_some() {
-            let is_over = running.stored_request.as_ref().is_some_and(|kept| kept.through.is_empty());
-            if is_over {
-                running.done.store(1, Ordering::Relaxed);
-                return Ok(WalkEnd::Complete);
-            }
-            let end = self.apply_single(queue, &running.work).await?;
-            running.done.store(end.done, Ordering::Relaxed);
-            return Ok(WalkEnd::Complete);
-        }
-        let (ends, first) = match (&running.shared, &running.stored_request) {
-            (Some(shared), _) => shared.walk_from(),
-            (None, Some(kept)) => (kept.through.clone(), BulkCursor::default()),
-            (None, None) => (self.sequences(queue).await?, BulkCursor::default()),
-        };
-        for (shard, through) in (0..queue.shards()).zip(ends).skip(first.shard as usize) {
-            let mut next = Some(if shard == first.shard { first.after } else { 0 });
-            while let Some(after) = next {
-                self.throttle(running).await;
-                if self.share_progress(running, BulkCursor { shard, after }).await == RowHolder::Other {
-                    return Ok(WalkEnd::TakenOver);
-                }
-                if running.cancel.is_cancelled() || self.context.drain.is_cancelled() {
-                    return Ok(WalkEnd::Stopped);
-                }
-                next = self.step(queue, running, shard, after, through).await?;
-            }
-        }
-        Ok(WalkEnd::Complete)
-    }
-
-    async fn step(
-        &self,
-        queue: &Arc<ServedQueue>,
-        running: &RunningOperation,
-        shard: u32,
-        after: u64,
-        through: u64,
-    ) -> Result<Option<u64>, QueueError> {
-        let OperationSpec { kind, states, filter, signature, dry_run, reason, .. } = running.work.clone();
-        // With a rate, each step takes a tenth of a second's worth.
-        let max = match usize::try_from(running.work.rate_kept().div_ceil(10)).unwrap_or(BULK_MESSAGES_MAX) {
-            0 => BULK_MESSAGES_MAX,
-            some => some.min(BULK_MESSAGES_MAX),
-        };
-        let bulk = BulkRequest { after, through, max, states, filter, signature, ended_by: running.ended_by, dry_run };
-        let command = match kind {
-            OperationKind::Purge => Command::Purge(bulk),
-            OperationKind::Redrive => Command::RedriveAll(bulk),
-            OperationKind::Discard => Command::DiscardAll(bulk),
-            OperationKind::Cancel => Command::CancelAll { bulk, reason },
-            OperationKind::Check => unreachable!("a check sends no commands"),
-        };
-        let answer = self.context.call(queue, shard, ShardCommand::of(command)).await?;
-        match answer.reply? {
-            Reply::Walked { count, next } => {
-                running.done.fetch_add(count as u64, Ordering::Relaxed);
-                Ok(next)
-            }
-            other => Err(unexpected("bulk operation", &other)),
-        }
-    }
-
-    /// Waits until the operation may continue without exceeding its rate.
-    async fn throttle(&self, running: &RunningOperation) {
-        let rate = running.work.rate_kept();
-        if rate == 0 {
-            return;
-        }
-        let (since, before) = *running.pace.lock();
-        let done = running.done.load(Ordering::Relaxed).saturating_sub(before);
-        let due = since + Duration::from_secs_f64(done as f64 / f64::from(rate));
-        let pause = due.saturating_sub(self.context.engine.clock.elapsed());
-        tokio::select! {
-            () = self.context.engine.clock.sleep(pause) => {}
-            () = running.cancel.cancelled() => {}
-            () = self.context.drain.cancelled() => {}
         }
     }
 }

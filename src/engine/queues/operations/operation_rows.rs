@@ -14,8 +14,8 @@ use super::{
     Operation, OperationKind, OperationRequest, OperationSpec, OperationState, RunningOperation, name_of,
     operation_not_found, reused,
 };
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::operations::OperationService;
 use crate::queues::state::served_queue::ServedQueue;
 use tallystone_domain::fleet::MemberId;
 use tallystone_domain::queue::bulk_operation::{BulkCursor, BulkKind, BulkOperation};
@@ -137,7 +137,7 @@ impl RunningOperation {
     }
 }
 
-impl Queues {
+impl OperationService {
     pub(super) fn shares_operations(&self) -> bool {
         self.context.stores.shared.is_some()
     }
@@ -165,9 +165,9 @@ impl Queues {
         let token = asked.token.take().unwrap_or_else(|| self.made_token());
         let id = name_of(queue.record.load().id, &token);
         asked.token = Some(token);
-        let is_known_here = self.context.operations.get(&id).is_some();
+        let is_known_here = self.running_operations.get(&id).is_some();
         let found = if is_named && !is_known_here { directory.get(&id).await? } else { None };
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         if let Some(row) = found {
             if row.work != work {
                 return Err(reused());
@@ -189,8 +189,8 @@ impl Queues {
             Err(error) => Err(error.into()),
         };
         if let Err(error) = stored {
-            running.end.send_replace(Some((OperationState::failed(&error), self.context.engine.now())));
-            self.context.operations.remove(&running.id);
+            running.end.send_replace(Some((OperationState::failed(&error), self.context.now())));
+            self.running_operations.remove(&running.id);
             return Err(error);
         }
         self.drive_in_background(queue, &running);
@@ -207,7 +207,7 @@ impl Queues {
         if row.work != own.work {
             return Err(reused());
         }
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         running.shared.iter().for_each(|shared| shared.note(row.clone(), RowHolder::Other, now));
         Ok(())
     }
@@ -221,7 +221,7 @@ impl Queues {
         row: OperationRow,
     ) -> Result<Arc<RunningOperation>, QueueError> {
         let (shown, author) = (shown(&row), row.author.clone());
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         let made = self.operation_of(queue, asked, kept, Some(SharedProgress::new(row, RowHolder::Other, now)));
         let Operation { began, total, .. } = shown;
         let (running, is_new) = self.register(RunningOperation { began, total, author, ..made })?;
@@ -259,7 +259,7 @@ impl Queues {
             next: BulkCursor::default(),
             done: 0,
             total: asked.total,
-            began: named_start.unwrap_or_else(|| self.context.engine.now()),
+            began: named_start.unwrap_or_else(|| self.context.now()),
             author: OperationAuthor {
                 text: asked.author.clone(),
                 owner: asked.caller.principal().map(|principal| principal.as_str().into()),
@@ -271,12 +271,12 @@ impl Queues {
     }
 
     pub(super) fn drive_in_background(&self, queue: &Arc<ServedQueue>, running: &Arc<RunningOperation>) {
-        let (queues, queue, running) = (self.clone(), Arc::clone(queue), Arc::clone(running));
-        self.context.engine.driver.start_once(async move {
+        let (operations, queue, running) = (self.clone(), Arc::clone(queue), Arc::clone(running));
+        self.context.start_once(async move {
             while let Some(shared) = &running.shared {
                 let has_ended = match shared.holder() {
-                    RowHolder::Here => queues.run_operation(&queue, &running).await,
-                    RowHolder::Other => queues.follow_operation(&running, shared).await,
+                    RowHolder::Here => operations.run_operation(&queue, &running).await,
+                    RowHolder::Other => operations.follow_operation(&running, shared).await,
                 };
                 if has_ended {
                     break;
@@ -289,7 +289,7 @@ impl Queues {
     /// whether a caller cancelled the operation.
     pub(super) async fn share_progress(&self, running: &RunningOperation, next: BulkCursor) -> RowHolder {
         let Some(shared) = &running.shared else { return RowHolder::Here };
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         {
             let mut known = shared.state.lock();
             known.next = next;
@@ -332,7 +332,7 @@ impl Queues {
             row.done = running.done.load(Ordering::Relaxed);
             row.runner = self.own_id();
             change(&mut row);
-            let now = self.context.engine.clock.elapsed();
+            let now = self.context.elapsed();
             if directory.put(&row).await? {
                 shared.note(row, RowHolder::Here, now);
                 return Ok(RowHolder::Here);
@@ -361,22 +361,22 @@ impl Queues {
         let mut is_asked = false;
         loop {
             tokio::select! {
-                () = self.context.engine.clock.sleep(SHARED_EVERY) => {}
+                () = self.context.sleep(SHARED_EVERY) => {}
                 () = running.cancel.cancelled(), if !is_asked => {}
                 () = self.context.drain.cancelled() => {
-                    self.end_operation(running, OperationState::Cancelled, self.context.engine.now());
+                    self.end_operation(running, OperationState::Cancelled, self.context.now());
                     return true;
                 }
             }
             let Ok(found) = directory.get(&running.id).await else {
                 // A store that does not answer is asked again, but not at once.
-                self.context.engine.clock.sleep(SHARED_EVERY).await;
+                self.context.sleep(SHARED_EVERY).await;
                 continue;
             };
-            let now = self.context.engine.clock.elapsed();
+            let now = self.context.elapsed();
             let Some(row) = found else {
                 let state = OperationState::failed(&operation_not_found(&running.id));
-                self.end_operation(running, state, self.context.engine.now());
+                self.end_operation(running, state, self.context.now());
                 return true;
             };
             let Operation { state, ended, done, .. } = shown(&row);
@@ -410,15 +410,15 @@ impl Queues {
     /// Cancels an operation that this server does not know. Waits some time for its end.
     pub(super) async fn cancel_elsewhere(&self, id: &str) -> Result<Operation, QueueError> {
         let Some(directory) = self.operation_directory() else { return Err(operation_not_found(id)) };
-        let until = self.context.engine.clock.elapsed() + END_WAIT;
+        let until = self.context.elapsed() + END_WAIT;
         loop {
             let row = directory.get(id).await?.ok_or_else(|| operation_not_found(id))?;
-            let is_over = self.context.engine.clock.elapsed() >= until;
+            let is_over = self.context.elapsed() >= until;
             if row.end.is_some() || is_over {
                 return Ok(shown(&row));
             }
             if row.is_cancelled || self.ask_to_cancel(directory, row).await? {
-                self.context.engine.clock.sleep(END_LOOK_EVERY).await;
+                self.context.sleep(END_LOOK_EVERY).await;
             }
         }
     }

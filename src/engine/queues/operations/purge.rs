@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{Operation, OperationKind, OperationRequest, OperationSpec};
 use crate::caller_quota::CallerId;
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::operations::OperationService;
 use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::{Filter, QueueId, QueueName};
 
@@ -26,7 +26,7 @@ pub struct PurgeRequest {
     pub author: Box<str>,
 }
 
-impl Queues {
+impl OperationService {
     /// Cancels messages of a queue that wait, or removes those that are over; waits up to `patience` for the end, and
     /// as long as it takes for that of a dry run.
     pub async fn purge(
@@ -36,7 +36,7 @@ impl Queues {
         PurgeRequest { states, filter, dry_run, token, queue, author }: PurgeRequest,
         patience: Duration,
     ) -> Result<Operation, QueueError> {
-        let queue = self.queue_of(name, queue).await?;
+        let queue = self.catalog.queue_of(name, queue).await?;
         let work = OperationSpec { states, filter, dry_run, ..OperationSpec::all(OperationKind::Purge) };
         let total = self.estimate(&queue, &work).await?;
         let asked = OperationRequest { caller, author, work, total, token, ended_by: None };
@@ -44,7 +44,7 @@ impl Queues {
         let mut end = running.end.subscribe();
         tokio::select! {
             _ = end.wait_for(Option::is_some) => {}
-            () = self.context.engine.clock.sleep(patience), if !dry_run => {}
+            () = self.context.sleep(patience), if !dry_run => {}
         }
         Ok(running.show())
     }

@@ -16,8 +16,8 @@ use super::{OperationRequest, OperationSpec, OperationState, RunningOperation};
 use crate::caller_quota::CallerId;
 use crate::driver::{BackgroundLoop, NextActivation};
 use crate::fleet::FleetMembership;
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::operations::OperationService;
 use tallystone_domain::fleet::MemberId;
 use tallystone_domain::limits::OPERATION_KEPT;
 use tallystone_ports::{OperationDirectory, OperationEnd, OperationOutcome, OperationRow, StoreError};
@@ -29,24 +29,24 @@ const MISSING_FOR: Duration = Duration::from_secs(3);
 
 /// The background loop that takes operations over.
 pub struct OperationTakeover {
-    queues: Queues,
+    operations: OperationService,
     /// Since when the runner of an operation is missing, by elapsed time.
     missing: HashMap<Box<str>, (MemberId, Duration)>,
 }
 
 impl OperationTakeover {
     /// Makes the loop of a server.
-    pub fn new(queues: Queues) -> Self {
-        Self { queues, missing: HashMap::new() }
+    pub fn new(operations: OperationService) -> Self {
+        Self { operations, missing: HashMap::new() }
     }
 
     async fn look(&mut self, directory: &dyn OperationDirectory, member: &FleetMembership) -> Result<(), StoreError> {
-        let engine = &self.queues.context.engine;
+        let engine = &self.operations.context.engine;
         directory.forget(engine.now() - OPERATION_KEPT).await?;
         let rows = directory.running().await?;
         self.missing.retain(|id, _| rows.iter().any(|row| row.id == *id));
         for row in rows {
-            let here = self.queues.context.operations.get(&row.id);
+            let here = self.operations.running_operations.get(&row.id);
             let end = here.as_ref().map(|running| running.show().state);
             let is_ours = row.runner == Some(member.id());
             match (here, end) {
@@ -54,13 +54,15 @@ impl OperationTakeover {
                 (Some(running), Some(OperationState::Running)) => {
                     if self.is_abandoned(&row, member) {
                         // The follower sees that it is the runner now.
-                        self.queues.take_row(directory, &running.id, row).await?;
+                        self.operations.take_row(directory, &running.id, row).await?;
                     }
                 }
-                (Some(running), Some(_)) if is_ours => self.queues.write_missed_end(directory, &running, row).await?,
+                (Some(running), Some(_)) if is_ours => {
+                    self.operations.write_missed_end(directory, &running, row).await?;
+                }
                 (Some(_), _) => {}
                 (None, _) if is_ours || self.is_abandoned(&row, member) => {
-                    self.queues.continue_operation(directory, row).await?;
+                    self.operations.continue_operation(directory, row).await?;
                 }
                 (None, _) => {}
             }
@@ -70,7 +72,7 @@ impl OperationTakeover {
 
     /// Whether an operation has no runner any more, and this server is the first to take it over.
     fn is_abandoned(&mut self, row: &OperationRow, member: &FleetMembership) -> bool {
-        let now = self.queues.context.engine.clock.elapsed();
+        let now = self.operations.context.elapsed();
         let is_free = match row.runner {
             None => true,
             Some(runner) if !member.is_gone(runner) => {
@@ -90,7 +92,7 @@ impl OperationTakeover {
     }
 }
 
-impl Queues {
+impl OperationService {
     /// Makes this server the runner of an operation. Returns the row, unless another server was faster.
     async fn take_row(
         &self,
@@ -117,12 +119,12 @@ impl Queues {
         let Some(queue) = self.context.by_id(row.queue) else {
             let gone = QueueError::not_found(&row.name);
             let outcome = OperationOutcome::Failed { reason: gone.reason(), text: gone.to_string().into() };
-            let end = Some(OperationEnd { at: self.context.engine.now(), outcome });
+            let end = Some(OperationEnd { at: self.context.now(), outcome });
             return directory.put(&OperationRow { version: row.version + 1, end, ..row }).await.map(drop);
         };
         let token = id.strip_prefix(&format!("{}.", row.queue)).unwrap_or(&id).to_owned();
         let kept = self.context.stores.catalog.saved_request(row.queue, &token).await?;
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         let asked = OperationRequest {
             caller: CallerId::nobody(),
             author: Box::default(),
@@ -157,7 +159,7 @@ impl Queues {
             return Ok(());
         }
         let mut row = OperationRow { version: row.version + 1, done: shown.done, ..row };
-        running.end_row(&mut row, &shown.state, self.context.engine.now());
+        running.end_row(&mut row, &shown.state, self.context.now());
         // If another server was faster, the next look sees what it wrote.
         directory.put(&row).await.map(drop)
     }
@@ -170,8 +172,8 @@ impl BackgroundLoop for OperationTakeover {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        let queues = self.queues.clone();
-        let (Some(directory), Some(member)) = (queues.operation_directory(), &queues.context.member) else {
+        let operations = self.operations.clone();
+        let (Some(directory), Some(member)) = (operations.operation_directory(), &operations.context.member) else {
             return NextActivation::Finished;
         };
         if let Err(error) = self.look(directory, member).await {

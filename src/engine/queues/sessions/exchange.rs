@@ -9,8 +9,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 
 use crate::driver::{BackgroundLoop, NextActivation};
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::sessions::SessionService;
 use crate::queues::state::session_registry::DueHeartbeats;
 use tallystone_domain::limits::{
     SESSION_END_TAKEN_OVER_AFTER, SESSION_ENDS_FOLLOWED_EVERY, SESSION_ENDS_PAGE_MAX, SESSION_ENDS_TAKEN_OVER_MAX,
@@ -23,7 +23,7 @@ const TIDIED_EVERY: Duration = Duration::from_secs(5);
 
 /// The loop of the exchange.
 pub struct SessionExchange {
-    queues: Queues,
+    sessions: SessionService,
     directory: Arc<dyn SessionDirectory>,
     /// The position after the last end that was followed; none before the first round.
     position: Option<u64>,
@@ -33,14 +33,14 @@ pub struct SessionExchange {
 
 impl SessionExchange {
     /// Creates the loop for the sessions of these queues.
-    pub fn new(queues: Queues, directory: Arc<dyn SessionDirectory>) -> Self {
-        Self { queues, directory, position: None, tidied_next: Duration::ZERO }
+    pub fn new(sessions: SessionService, directory: Arc<dyn SessionDirectory>) -> Self {
+        Self { sessions, directory, position: None, tidied_next: Duration::ZERO }
     }
 
     async fn round(&mut self) -> Result<(), QueueError> {
         let which = self.follow_ends().await?;
         self.send_heartbeats(which).await?;
-        let now = self.queues.context.engine.clock.elapsed();
+        let now = self.sessions.context.elapsed();
         if now >= self.tidied_next {
             self.tidied_next = now + TIDIED_EVERY;
             self.tidy().await?;
@@ -58,7 +58,7 @@ impl SessionExchange {
                 which = DueHeartbeats::All;
             }
             for (id, how) in &read.ends {
-                self.queues.context.sessions.end(*id, *how);
+                self.sessions.context.sessions.end(*id, *how);
             }
             if read.ends.len() < SESSION_ENDS_PAGE_MAX {
                 return Ok(which);
@@ -67,12 +67,12 @@ impl SessionExchange {
     }
 
     async fn send_heartbeats(&self, which: DueHeartbeats) -> Result<(), QueueError> {
-        let due = self.queues.context.sessions.due_heartbeats(which, self.queues.context.engine.clock.elapsed());
+        let due = self.sessions.context.sessions.due_heartbeats(which, self.sessions.context.elapsed());
         for heartbeats in due.chunks(SESSION_HEARTBEATS_AT_ONCE_MAX) {
             for (heartbeat, heard) in heartbeats.iter().zip(self.directory.heartbeat(heartbeats).await?) {
                 match heard {
-                    Ok(reply) => self.queues.take_in(&self.directory, heartbeat.id, reply).await?,
-                    Err(refusal) => drop(self.queues.note_end(heartbeat.id, refusal)),
+                    Ok(reply) => self.sessions.take_in(&self.directory, heartbeat.id, reply).await?,
+                    Err(refusal) => drop(self.sessions.note_end(heartbeat.id, refusal)),
                 }
             }
         }
@@ -82,7 +82,7 @@ impl SessionExchange {
     async fn tidy(&self) -> Result<(), QueueError> {
         self.directory.forget(SESSION_ROWS_FORGOTTEN_MAX).await?;
         for ended in self.directory.unfinished(SESSION_END_TAKEN_OVER_AFTER, SESSION_ENDS_TAKEN_OVER_MAX).await? {
-            if let Err(error) = self.queues.end_in(ended.id, ended.shards, ended.how).await {
+            if let Err(error) = self.sessions.end_in(ended.id, ended.shards, ended.how).await {
                 tracing::debug!(%error, "cannot finish the end of a session that another server began; retrying");
             }
         }

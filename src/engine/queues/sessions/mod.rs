@@ -4,8 +4,9 @@
 //! does it lease. The leases of a session stay when its caller goes away, because the caller may come back for them.
 //! Leases that are never asked for again expire.
 
+pub(in crate::queues) mod across_servers;
 pub(in crate::queues) mod exchange;
-pub(in crate::queues) mod shared;
+mod owned;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,12 +17,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::caller_quota::CallerId;
 use crate::queues::calls::lease_batch::LeaseBatch;
+use crate::queues::catalog::CatalogService;
 use crate::queues::error::QueueError;
 use crate::queues::error::limited_resource::LimitedResource;
+use crate::queues::error::unexpected;
 use crate::queues::state::context::QueueContext;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::session_registry::{AdmittedCall, number_of};
-use crate::queues::{Queues, unexpected};
 use tallystone_domain::limits::{
     BULK_MESSAGES_MAX, LEASE_MAX, LEASE_MIN, SESSION_END_STEPS_MAX, SESSION_LABEL_BYTES_MAX, SESSION_LEASE_DEFAULT,
     SESSION_SHARDS_AT_ONCE_MAX,
@@ -81,11 +83,32 @@ impl ActiveSessionCall {
 
 impl Drop for ActiveSessionCall {
     fn drop(&mut self) {
-        self.context.sessions.release_call(self.call.id, self.context.engine.clock.elapsed());
+        self.context.sessions.release_call(self.call.id, self.context.elapsed());
     }
 }
 
-impl Queues {
+/// The sessions of workers over all shards. Cheap to clone.
+#[derive(Clone)]
+pub struct SessionService {
+    context: Arc<QueueContext>,
+    catalog: CatalogService,
+}
+
+impl SessionService {
+    pub(in crate::queues) fn new(context: Arc<QueueContext>, catalog: CatalogService) -> Self {
+        Self { context, catalog }
+    }
+
+    /// The number of sessions that this server remembers, including those that ended a short time ago.
+    pub fn count(&self) -> usize {
+        self.context.sessions.len()
+    }
+
+    /// The number of open sessions at this server. O(sessions).
+    pub fn open_count(&self) -> usize {
+        self.context.sessions.open_count(self.context.elapsed())
+    }
+
     /// Opens a session of a caller, and ends the one that had its label before.
     pub async fn open_session(
         &self,
@@ -104,21 +127,21 @@ impl Queues {
         if self.context.drain.is_cancelled() {
             return Err(QueueError::ShuttingDown);
         }
-        let now = u64::try_from(self.context.engine.now().millis()).unwrap_or(0);
+        let now = u64::try_from(self.context.now().millis()).unwrap_or(0);
         let millis = now.max(self.context.sessions.next_millis(label));
-        let id = number_of(label, millis, u64::from_be_bytes(self.context.engine.random()));
+        let id = number_of(label, millis, u64::from_be_bytes(self.context.random()));
         let replaced = match self.context.session_directory() {
             Some(directory) => {
                 self.open_in_directory(directory, caller, NewSession { id, label: label.into(), lease }).await?
             }
             None => {
-                let opened = self.context.sessions.open(id, caller, label, lease, self.context.engine.clock.elapsed());
+                let opened = self.context.sessions.open(id, caller, label, lease, self.context.elapsed());
                 opened.map_err(|why| QueueError::LimitReached { of: LimitedResource::Session, why })?
             }
         };
         for (old, shards) in replaced {
-            let queues = self.clone();
-            self.finish(async move { queues.end_in(old, shards, Ending::Replaced).await }).await?;
+            let sessions = self.clone();
+            self.context.finish(async move { sessions.end_in(old, shards, Ending::Replaced).await }).await?;
         }
         Ok(OpenedSession { id, lease })
     }
@@ -129,7 +152,7 @@ impl Queues {
             // Another server may have served newer calls than this one knows.
             Some(directory) => (self.hear_session(directory, id).await?, received_up_to),
             None => {
-                let lease = self.context.sessions.renew(id, self.context.engine.clock.elapsed())?;
+                let lease = self.context.sessions.renew(id, self.context.elapsed())?;
                 // The session cannot have received the response of a call that was never made. Refusing would be wrong:
                 // a server that started since then knows a call only if it gave leases.
                 (lease, received_up_to.map(|call| call.min(self.context.sessions.newest_call(id))))
@@ -147,7 +170,7 @@ impl Queues {
         if self.context.session_directory().is_none() {
             return self.heartbeat(id, received_up_to).await;
         }
-        let lease = self.context.sessions.renew_heard(id, self.context.engine.clock.elapsed())?;
+        let lease = self.context.sessions.renew_heard(id, self.context.elapsed())?;
         self.heartbeat_shards(id, lease, received_up_to).await
     }
 
@@ -178,8 +201,8 @@ impl Queues {
             Some(Ending::Closed) => {}
         }
         let shards = self.context.sessions.shards(id);
-        let queues = self.clone();
-        self.finish(async move { queues.end_in(id, shards, Ending::Closed).await }).await
+        let sessions = self.clone();
+        self.context.finish(async move { sessions.end_in(id, shards, Ending::Closed).await }).await
     }
 
     /// Renews a session in a shard. Returns its leases there that should be canceled.
@@ -257,7 +280,7 @@ impl Queues {
         if self.context.session_directory().is_some() {
             return Ok(());
         }
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         for queue in self.context.all() {
             if queue.record.load().spec.template_for.is_some() {
                 continue;
@@ -270,10 +293,10 @@ impl Queues {
             }
         }
         let replaced = self.context.sessions.end_replaced_sessions();
-        let queues = self.clone();
-        self.context.engine.driver.start_once(async move {
+        let sessions = self.clone();
+        self.context.start_once(async move {
             for (id, shards) in replaced {
-                if let Err(error) = queues.end_in(id, shards, Ending::Replaced).await {
+                if let Err(error) = sessions.end_in(id, shards, Ending::Replaced).await {
                     tracing::warn!(%error, "cannot end the leases of a replaced session; they expire on their own");
                 }
             }
@@ -294,7 +317,7 @@ impl Queues {
         }
         let admitted = match self.context.session_directory() {
             Some(directory) => self.admit_shared(directory, id, CallAttempt { sequence, attempt }).await?,
-            None => self.context.sessions.admit(id, sequence, attempt, self.context.engine.clock.elapsed())?,
+            None => self.context.sessions.admit(id, sequence, attempt, self.context.elapsed())?,
         };
         let call = SessionCall { id, lease: Some(admitted.lease), sequence, attempt, received_up_to };
         let AdmittedCall { may_be_repeat, is_superseded, end_token, .. } = admitted;

@@ -1,42 +1,37 @@
-//! The shared state of all queue use cases: the stores, the served queues, and the sweep alarms of their shards.
+//! The shared state of all services of queues: the stores, the served queues, the sessions, and the sweep alarms.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hashbrown::HashMap;
 use parking_lot::Mutex;
-use tokio::sync::{Notify, broadcast};
+use tokio::sync::broadcast;
 use tokio_util::sync::CancellationToken;
 use xxhash_rust::xxh3::xxh3_64;
 
-use crate::caller_quota::CallerQuota;
-use crate::catalog::VersionedCatalog;
+use crate::catalog::{self, VersionedCatalog};
 use crate::context::EngineContext;
 use crate::fleet::FleetMembership;
-use crate::queues::catalog::look_up::CatalogLookUps;
 use crate::queues::error::QueueError;
-use crate::queues::inspect::activity::ActivityBoard;
-use crate::queues::inspect::overview::OverviewCache;
-use crate::queues::operations::Operations;
 use crate::queues::state::directory::QueueDirectory;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::session_registry::SessionRegistry;
-use crate::stats::QueueTimes;
-use tallystone_domain::access::KeyQuota;
+use crate::queues::state::sweep_alarms::SweepAlarms;
+use crate::stats::{QueueTimes, Stats};
+use tallystone_domain::Timestamp;
 use tallystone_domain::hex::hex_digits;
-use tallystone_domain::limits::{
-    CALLER_QUEUE_WATCHES_MAX, CALLER_TEMPLATE_QUEUES_MAX, CALLER_WORK_STREAMS_MAX, CANCEL_NEWS_MAX, QUEUE_WATCHES_MAX,
-    QUEUES_MAX, WORK_STREAMS_MAX,
-};
+use tallystone_domain::limits::CANCEL_NEWS_MAX;
 use tallystone_domain::queue::activity::LostWork;
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
 use tallystone_domain::queue::messages::message::{MessageKey, SessionId};
 use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Transition, Trigger};
+use tallystone_domain::rules::QueueHome;
 use tallystone_ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
 
 /// The bytes of the alias of a session.
 const SESSION_SHOWN_BYTES: usize = 6;
+/// The bytes whose seal marks the store. No lease token is made of them.
+const HOME: &[u8] = b"home of counter rules";
 /// How long a server waits for each server before it in rank, before it sweeps a shard in their place.
 const SWEEP_STEP_IN: Duration = Duration::from_millis(250);
 
@@ -47,8 +42,6 @@ pub struct QueueContext {
     pub engine: Arc<EngineContext>,
     /// Seals the lease tokens of the store.
     pub lease_key: LeaseKey,
-    /// Purges, redrives and discards.
-    pub operations: Operations,
     /// The sweep alarms of shards.
     pub alarms: SweepAlarms,
     /// This server as one of several on the store; none where one process owns it.
@@ -59,12 +52,6 @@ pub struct QueueContext {
     pub answers_may_be_lost: bool,
     /// A part of the ids of the sessions in which this server repeats dequeues.
     pub replay_random: u128,
-    /// The queues made by templates, counted by the caller of their first enqueue.
-    pub made_by_template: CallerQuota,
-    /// The open watches of queues.
-    pub watches: CallerQuota,
-    /// The open work streams.
-    pub streams: CallerQuota,
     /// Cancelled when no more leases are given.
     pub drain: CancellationToken,
     /// Running messages for which a cancel was requested, at whatever server.
@@ -75,12 +62,6 @@ pub struct QueueContext {
     pub directory: QueueDirectory,
     /// Queues that the catalog showed as new or changed, whose shards this server has not compared with it yet.
     pub followed: Mutex<BTreeSet<QueueId>>,
-    /// Reads of the catalog for names that this server does not know.
-    pub look_ups: CatalogLookUps,
-    /// The last overview of all queues.
-    pub overview: OverviewCache,
-    /// The last activities of all queues.
-    pub activity: ActivityBoard,
 }
 
 /// A running message for which a cancel was requested.
@@ -89,57 +70,6 @@ pub struct CancelNotice {
     /// The queue of the message.
     pub queue: QueueName,
     pub key: MessageKey,
-}
-
-/// The sweep times of shards, by elapsed time.
-#[derive(Default)]
-pub struct SweepAlarms {
-    state: Mutex<AlarmIndex>,
-    earlier_alarm: Notify,
-}
-
-#[derive(Default)]
-struct AlarmIndex {
-    order: BTreeSet<(Duration, ShardId)>,
-    by_shard: HashMap<ShardId, Duration>,
-}
-
-impl SweepAlarms {
-    /// Sets, moves or clears the alarm of a shard. O(log n).
-    pub fn set(&self, shard: ShardId, due: Option<Duration>) {
-        let mut set = self.state.lock();
-        let first = set.order.first().map(|(due, _)| *due);
-        if let Some(before) = set.by_shard.remove(&shard) {
-            set.order.remove(&(before, shard));
-        }
-        let Some(due) = due else { return };
-        set.by_shard.insert(shard, due);
-        set.order.insert((due, shard));
-        drop(set);
-        if first.is_none_or(|first| due < first) {
-            self.earlier_alarm.notify_one();
-        }
-    }
-
-    /// Takes up to a number of shards whose alarm is due, with the time of the next alarm.
-    pub fn take(&self, now: Duration, most: usize) -> (Vec<ShardId>, Option<Duration>) {
-        let mut set = self.state.lock();
-        let mut due = Vec::new();
-        while due.len() < most
-            && let Some(&(at, shard)) = set.order.first()
-            && at <= now
-        {
-            set.order.pop_first();
-            set.by_shard.remove(&shard);
-            due.push(shard);
-        }
-        (due, set.order.first().map(|(at, _)| *at))
-    }
-
-    /// Waits until an alarm is set that is due before all others.
-    pub async fn earlier_alarm(&self) {
-        self.earlier_alarm.notified().await;
-    }
 }
 
 impl QueueContext {
@@ -157,21 +87,60 @@ impl QueueContext {
             stores,
             engine,
             lease_key,
-            operations: Operations::default(),
             alarms: SweepAlarms::default(),
             member,
             sessions: SessionRegistry::default(),
-            made_by_template: CallerQuota::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX).of_key(KeyQuota::Queues),
-            watches: CallerQuota::new(QUEUE_WATCHES_MAX, CALLER_QUEUE_WATCHES_MAX),
-            streams: CallerQuota::new(WORK_STREAMS_MAX, CALLER_WORK_STREAMS_MAX),
             drain: CancellationToken::new(),
             cancel_notices: broadcast::Sender::new(CANCEL_NEWS_MAX),
             directory: QueueDirectory::default(),
             followed: Mutex::default(),
-            look_ups: CatalogLookUps::default(),
-            overview: OverviewCache::default(),
-            activity: ActivityBoard::default(),
         }
+    }
+
+    /// Elapsed time.
+    pub fn elapsed(&self) -> Duration {
+        self.engine.clock.elapsed()
+    }
+
+    /// Wall time.
+    pub fn now(&self) -> Timestamp {
+        self.engine.now()
+    }
+
+    pub async fn sleep(&self, time: Duration) {
+        self.engine.clock.sleep(time).await;
+    }
+
+    pub fn random<const BYTES: usize>(&self) -> [u8; BYTES] {
+        self.engine.random()
+    }
+
+    /// Counts for the metrics.
+    pub fn stats(&self) -> &Stats {
+        &self.engine.stats
+    }
+
+    /// Starts a task that outlives its caller.
+    pub fn start_once(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.engine.driver.start_once(work);
+    }
+
+    /// Runs a change to completion, even if the caller goes away.
+    pub async fn finish<T: Send + 'static>(
+        &self,
+        work: impl Future<Output = Result<T, QueueError>> + Send + 'static,
+    ) -> Result<T, QueueError> {
+        catalog::finish("change of a queue", |work| self.start_once(work), work).await
+    }
+
+    /// Whether other servers may serve the same queues.
+    pub fn is_shared(&self) -> bool {
+        self.member.is_some()
+    }
+
+    /// The mark of the queue store: the same after a restart, and another one for each store.
+    pub fn home(&self) -> QueueHome {
+        QueueHome(self.lease_key.seal(HOME))
     }
 
     /// The alias of a session for readers other than its worker. The id itself would let them end the session.
@@ -185,9 +154,9 @@ impl QueueContext {
         let record = queue.record.load();
         // Set from the start, so that the first failure counts as a rise. Templates hold no messages.
         if record.spec.template_for.is_none() {
-            queue.counts.get_or_init(|| self.engine.stats.by_queue.of(record.spec.name.as_str()));
+            queue.counts.get_or_init(|| self.stats().by_queue.of(record.spec.name.as_str()));
             // Takes a place while there is one; the first lease claims it.
-            drop(self.engine.stats.times_by_queue.of(record.spec.name.as_str()));
+            drop(self.stats().times_by_queue.of(record.spec.name.as_str()));
         }
         self.directory.put(queue);
     }
@@ -196,8 +165,8 @@ impl QueueContext {
     pub fn remove(&self, queue: &ServedQueue) {
         self.directory.remove(queue);
         let name = queue.record.load().spec.name.clone();
-        self.engine.stats.by_queue.forget(name.as_str());
-        self.engine.stats.times_by_queue.forget(name.as_str());
+        self.stats().by_queue.forget(name.as_str());
+        self.stats().times_by_queue.forget(name.as_str());
         for number in 0..queue.shards() {
             self.alarms.set(queue.shard(number).id, None);
         }
@@ -253,15 +222,15 @@ impl QueueContext {
                 answer.transitions.iter().for_each(|row| counts.record_transition(row));
                 self.record_times(queue, &answer.transitions);
             }
-            answer.walked.iter().for_each(|walked| self.engine.stats.undeclared_filters.record_scan(walked));
+            answer.walked.iter().for_each(|walked| self.stats().undeclared_filters.record_scan(walked));
             promoted += answer.transitions.iter().filter(|row| row.trigger == Trigger::WindowOver).count() as u64;
             view = Some(answer.view);
         }
         if promoted > 0 {
             // The first of them was due at that time and the others later, so this is the greatest lag.
-            let now = self.engine.clock.elapsed();
+            let now = self.elapsed();
             let lag = now.saturating_sub(queue.next_event_at(shard).unwrap_or(now));
-            self.engine.stats.promotion_lag.observe_times(lag, promoted);
+            self.stats().promotion_lag.observe_times(lag, promoted);
         }
         view.inspect(|view| self.update_view(queue, shard, *view));
     }
@@ -269,7 +238,7 @@ impl QueueContext {
     /// Observes how long messages waited and ran.
     fn record_times(&self, queue: &ServedQueue, transitions: &[Transition]) {
         for row in transitions.iter().filter(|row| QueueTimes::has_time(row)) {
-            let by_queue = &self.engine.stats.times_by_queue;
+            let by_queue = &self.stats().times_by_queue;
             let times = queue.times.get_or_init(|| by_queue.claim(queue.record.load().spec.name.as_str()));
             times.record_transition(row);
         }
@@ -277,7 +246,7 @@ impl QueueContext {
 
     /// Takes in the status of a shard that was read.
     pub fn update_view(&self, queue: &ServedQueue, shard: u32, view: ShardStatus) {
-        if let Some(due) = queue.update_view(shard, view, self.engine.clock.elapsed()) {
+        if let Some(due) = queue.update_view(shard, view, self.elapsed()) {
             let shard = queue.shard(shard).id;
             if view.settings_version < queue.record.load().version && self.stores.shared.is_some() {
                 // It missed a change, or the store lost what it had: the next look at the catalog sends it again.

@@ -10,4 +10,5 @@ pub(in crate::queues) mod session_registry;
 pub(in crate::queues) mod shard_activity;
 pub(in crate::queues) mod shard_calls;
 pub(in crate::queues) mod shard_offers;
+pub(in crate::queues) mod sweep_alarms;
 pub(in crate::queues) mod waiters;

@@ -4,84 +4,39 @@
 //! of no use, and nothing needs to be stored. A label is kept together with its principal, so no caller ends a session
 //! of another one by its label. Where callers need no key, ids and labels are as they are.
 
-use std::time::Duration;
-
-use crate::caller_quota::CallerId;
-use crate::queues::error::QueueError;
-use crate::queues::sessions::OpenedSession;
+use crate::queues::state::context::QueueContext;
 use crate::queues::state::session_registry::LABEL_OWNER_END;
-use crate::queues::{Operation, Queues};
 use tallystone_domain::access::PrincipalName;
 use tallystone_domain::hex::{hex_bytes, hex_digits};
 use tallystone_domain::limits::SESSION_LABEL_BYTES_MAX;
-use tallystone_domain::queue::Refusal;
 use tallystone_domain::queue::messages::lease_seal::SEAL_BYTES;
-use tallystone_domain::queue::messages::message::SessionId;
 use tallystone_domain::{Reason, Reject};
 
 /// Stands between an id and its seal, which does not contain it. An id may.
 const SEAL_MARK: char = '~';
 /// The first part of the sealed bytes of sessions.
-const SESSION: &[u8] = b"owner of session ";
+pub const SESSION: &[u8] = b"owner of session ";
 /// The first part of the sealed bytes of operations.
-const OPERATION: &[u8] = b"owner of operation ";
+pub const OPERATION: &[u8] = b"owner of operation ";
 
-impl Queues {
-    /// Opens a session for a principal, and ends the one of the same principal that had its label before.
-    pub async fn open_owned_session(
-        &self,
-        caller: &CallerId,
-        owner: Option<&PrincipalName>,
-        label: &str,
-        lease: Option<Duration>,
-    ) -> Result<OpenedSession, QueueError> {
-        self.open_session(caller, &owned_label(owner, label)?, lease).await
-    }
-
-    /// The id of a session as its owner gets it.
-    pub fn session_text(&self, id: SessionId, owner: Option<&PrincipalName>) -> String {
-        self.owned_text(SESSION, &id.to_string(), owner)
-    }
-
-    /// An operation with the id that its owner gets. One that ended with its call has no id.
-    pub fn owned_operation(&self, operation: Operation, owner: Option<&PrincipalName>) -> Operation {
-        let id = match operation.id.is_empty() {
-            true => String::new(),
-            false => self.owned_text(OPERATION, &operation.id, owner),
-        };
-        Operation { id, ..operation }
-    }
-
-    /// Reads the id of a session. One that is not the caller's own is answered as one that never was.
-    pub fn session_of(&self, text: &str, owner: Option<&PrincipalName>) -> Result<SessionId, QueueError> {
-        let own = self.unsealed_own(SESSION, text, owner).and_then(SessionId::parse);
-        own.ok_or_else(|| Refusal::SessionNotFound.into())
-    }
-
-    /// Reads the id of an operation, and whether it is the caller's own.
-    pub fn owned_operation_of<'a>(&self, text: &'a str, owner: Option<&PrincipalName>) -> (&'a str, bool) {
-        match self.unsealed_own(OPERATION, text, owner) {
-            Some(id) => (id, true),
-            None => (unsealed(text).map_or(text, |(id, _)| id), false),
-        }
-    }
-
-    fn owned_text(&self, kind: &[u8], id: &str, owner: Option<&PrincipalName>) -> String {
+impl QueueContext {
+    /// The id of a session or an operation as its owner gets it.
+    pub fn owned_text(&self, kind: &[u8], id: &str, owner: Option<&PrincipalName>) -> String {
         let Some(owner) = owner else { return id.to_owned() };
-        let seal = self.context.lease_key.seal(&sealed_bytes(kind, id, owner));
+        let seal = self.lease_key.seal(&sealed_bytes(kind, id, owner));
         format!("{id}{SEAL_MARK}{}", hex_digits(&seal))
     }
 
     /// The id without its seal, if it is the caller's own.
-    fn unsealed_own<'a>(&self, kind: &[u8], text: &'a str, owner: Option<&PrincipalName>) -> Option<&'a str> {
+    pub fn unsealed_own<'a>(&self, kind: &[u8], text: &'a str, owner: Option<&PrincipalName>) -> Option<&'a str> {
         let Some(owner) = owner else { return Some(text) };
         let (id, seal) = unsealed(text)?;
-        self.context.lease_key.is_sealed(&sealed_bytes(kind, id, owner), seal).then_some(id)
+        self.lease_key.is_sealed(&sealed_bytes(kind, id, owner), seal).then_some(id)
     }
 }
 
 /// The label that is kept for a principal. A session without a label stays one.
-fn owned_label(owner: Option<&PrincipalName>, label: &str) -> Result<String, Reject> {
+pub fn owned_label(owner: Option<&PrincipalName>, label: &str) -> Result<String, Reject> {
     let prefix =
         owner.filter(|_| !label.is_empty()).map_or_else(String::new, |owner| format!("{owner}{LABEL_OWNER_END}"));
     let most = SESSION_LABEL_BYTES_MAX - prefix.len();
@@ -102,7 +57,7 @@ fn sealed_bytes(kind: &[u8], id: &str, owner: &PrincipalName) -> Vec<u8> {
 }
 
 /// An id and its seal. None for a text without one.
-fn unsealed(text: &str) -> Option<(&str, [u8; SEAL_BYTES])> {
+pub fn unsealed(text: &str) -> Option<(&str, [u8; SEAL_BYTES])> {
     let (id, seal) = text.rsplit_once(SEAL_MARK)?;
     Some((id, hex_bytes(seal.as_bytes())?))
 }

@@ -12,11 +12,12 @@ use futures_util::{StreamExt, stream};
 
 use crate::queues::calls::lease_batch::LeaseBatch;
 use crate::queues::error::QueueError;
+use crate::queues::error::unexpected;
 use crate::queues::sessions::{ActiveSessionCall, SentSessionCall};
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::shard_offers::place_of;
 use crate::queues::state::waiters::WaiterSlot;
-use crate::queues::{Queues, unexpected};
+use crate::queues::work::WorkService;
 use tallystone_domain::limits::{
     DEQUEUE_HEARS_NEWS, DEQUEUE_MESSAGES_MAX, DEQUEUE_ROUNDS_MAX, DEQUEUE_SHARDS_READ_AT_ONCE_MAX, DEQUEUE_WAIT_MAX,
     LEASE_MAX, LEASE_MIN,
@@ -65,7 +66,7 @@ enum WaitEnd {
     Draining,
 }
 
-impl Queues {
+impl WorkService {
     /// Leases messages, and waits for the first on request.
     pub async fn dequeue(&self, name: &QueueName, ask: DequeueRequest) -> Result<LeaseBatch, QueueError> {
         if !(1..=DEQUEUE_MESSAGES_MAX).contains(&ask.max) {
@@ -74,13 +75,13 @@ impl Queues {
         if ask.lease.is_some_and(|lease| !(LEASE_MIN..=LEASE_MAX).contains(&lease)) {
             return Err(InvalidCommandPart::Lease.into());
         }
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let session = match ask.session {
-            Some(asked) => Some(self.admit(asked).await?),
+            Some(asked) => Some(self.sessions.admit(asked).await?),
             None => None,
         };
         let (ask, session) = (&ask, session.as_ref());
-        self.call_on(queue, |queue| async move { self.dequeue_of(name, &queue, ask, session).await }).await
+        self.catalog.call_on(queue, |queue| async move { self.dequeue_of(name, &queue, ask, session).await }).await
     }
 
     async fn dequeue_of(
@@ -91,7 +92,7 @@ impl Queues {
         session: Option<&ActiveSessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
         if let Some(session) = session.filter(|session| session.may_be_repeat) {
-            if let Some(again) = self.recall(queue, session.call).await? {
+            if let Some(again) = self.sessions.recall(queue, session.call).await? {
                 return Ok(again);
             }
             if session.is_superseded {
@@ -114,14 +115,14 @@ impl Queues {
         session: Option<&ActiveSessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
         let call = session.map(|session| session.call);
-        let until = self.context.engine.clock.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
+        let until = self.context.elapsed() + ask.wait.min(DEQUEUE_WAIT_MAX);
         let (mut rounds, mut told) = (0, false);
         let mut found = LeaseBatch::new(&self.context, queue, call.map(|call| call.id));
         let mut place = None;
         if !ask.wait.is_zero() && queue.waiters.come_first() {
             let last = place.insert(queue.waiters.enter(Arc::new(ask.filter.clone()), None));
             if let Some(call) = call.filter(|call| call.received_up_to.is_some()) {
-                self.heartbeat_other_shards(queue, &call, &[]);
+                self.sessions.heartbeat_other_shards(queue, &call, &[]);
                 told = true;
             }
             if last.is_behind && self.wait_for_turn(last, until, session).await? == WaitEnd::Draining {
@@ -135,10 +136,10 @@ impl Queues {
             let looked = place.as_ref().map(WaiterSlot::begin_look);
             self.lease_from_shards(queue, ask, call, &mut found).await?;
             if let Some(call) = call.filter(|call| !told && call.received_up_to.is_some()) {
-                self.heartbeat_other_shards(queue, &call, &found.asked_shards);
+                self.sessions.heartbeat_other_shards(queue, &call, &found.asked_shards);
                 told = true;
             }
-            let left = until.saturating_sub(self.context.engine.clock.elapsed());
+            let left = until.saturating_sub(self.context.elapsed());
             let enough = found.leases.len() >= ask.min.clamp(1, ask.max);
             if enough || found.is_full() {
                 return Ok(found);
@@ -179,13 +180,13 @@ impl Queues {
         until: Duration,
         session: Option<&ActiveSessionCall>,
     ) -> Result<WaitEnd, QueueError> {
-        let left = until.saturating_sub(self.context.engine.clock.elapsed());
+        let left = until.saturating_sub(self.context.elapsed());
         tokio::select! {
             biased;
             () = place.wait_until_woken() => Ok(WaitEnd::Woken),
             () = self.context.drain.cancelled() => Ok(WaitEnd::Draining),
             ended = session_end(session) => Err(ended),
-            () = self.context.engine.clock.sleep(left) => Ok(WaitEnd::TimeOver),
+            () = self.context.sleep(left) => Ok(WaitEnd::TimeOver),
         }
     }
 
@@ -197,7 +198,7 @@ impl Queues {
         call: Option<SessionCall>,
         found: &mut LeaseBatch,
     ) -> Result<(), QueueError> {
-        (found.looked, found.completeness) = (self.context.engine.clock.elapsed(), Completeness::Complete);
+        (found.looked, found.completeness) = (self.context.elapsed(), Completeness::Complete);
         queue.record_dequeue(found.looked);
         match (self.refuse_blocked(queue).await, ask.blocked) {
             (Err(QueueError::Refused(Refusal::DequeueBlocked(_))), WhenBlocked::Wait) => return Ok(()),
@@ -210,7 +211,7 @@ impl Queues {
             found.leases.iter().for_each(|(given, _)| exhausted[given.lease.token.key.shard as usize] = true);
         }
         while found.leases.len() < ask.max {
-            let mut offers = queue.offers(&ask.filter, self.context.engine.clock.elapsed());
+            let mut offers = queue.offers(&ask.filter, self.context.elapsed());
             offers.retain(|offer| !exhausted[offer.shard as usize]);
             let Some(best) = offers.first() else {
                 if self.may_be_outdated(queue, ask, found) {
@@ -251,12 +252,12 @@ impl Queues {
             found.completeness = Completeness::More;
         }
         if found.leases.is_empty() {
-            self.context.engine.stats.dequeues_empty.increment();
+            self.context.stats().dequeues_empty.increment();
         }
-        let (looked, now) = (found.looked, self.context.engine.clock.elapsed());
+        let (looked, now) = (found.looked, self.context.elapsed());
         let given = found.leases.iter().filter(|(_, at)| *at == looked);
         let given = given.map(|(given, _)| (given.message.head.priority, given.lease.token.key.shard));
-        self.context.engine.stats.leases_out_of_rank.add(queue.out_of_rank(given, now));
+        self.context.stats().leases_out_of_rank.add(queue.out_of_rank(given, now));
         Ok(())
     }
 
@@ -273,12 +274,12 @@ impl Queues {
         if !ask.filter.is_empty() {
             // Metadata never changes, so a message that does not match now never will.
             let name = queue.record.load().spec.name.clone();
-            let looked = self.get_message(&name, message.clone()).await?;
+            let looked = self.inspect.get_message(&name, message.clone()).await?;
             if !ask.filter.matches(&looked.message.head.metadata) {
                 return Ok(found);
             }
         }
-        let shard = self.shard_of(queue, &message).await?;
+        let shard = self.context.shard_of(queue, &message).await?;
         let (message, worker) = (Some(message), self.worker_of(call));
         let asked = command::Dequeue {
             max: 1,
@@ -308,22 +309,22 @@ impl Queues {
         let (filter, session) = (asked.filter.clone(), asked.session.map(|call| call.id));
         if let Some(call) = asked.session {
             found.asked_shards.push(shard);
-            self.touch_shard(call, queue.shard(shard).id).await?;
+            self.sessions.touch_shard(call, queue.shard(shard).id).await?;
         }
         let answer = self.context.call(queue, shard, ShardCommand::of(Command::Dequeue(asked))).await?;
         match (answer.reply, session) {
             (Ok(Reply::Leases { leases, completeness, cursor }), _) => {
                 let count = leases.len();
                 if let Some(last) = answer.messages.iter().map(|message| place_of(&message.head)).max() {
-                    queue.record_reached(shard, &filter, last, self.context.engine.clock.elapsed());
+                    queue.record_reached(shard, &filter, last, self.context.elapsed());
                 }
                 queue.shard(shard).filter_cursors.keep(filter, cursor);
-                self.context.engine.stats.leases_given.add(count as u64);
+                self.context.stats().leases_given.add(count as u64);
                 found.add(leases, answer.messages, answer.at);
                 Ok((count, completeness))
             }
             (Ok(other), _) => Err(unexpected("dequeue", &other)),
-            (Err(refusal), Some(id)) => Err(self.record_refusal(id, refusal)),
+            (Err(refusal), Some(id)) => Err(self.sessions.record_refusal(id, refusal)),
             (Err(refusal), None) => Err(refusal.into()),
         }
     }
@@ -335,7 +336,7 @@ impl Queues {
     fn may_be_outdated(&self, queue: &ServedQueue, ask: &DequeueRequest, found: &mut LeaseBatch) -> bool {
         let is_first = !std::mem::replace(&mut found.has_read_shards, true);
         let hears_news = || ask.wait >= DEQUEUE_HEARS_NEWS && queue.knows_all_shards();
-        is_first && self.is_shared() && found.leases.is_empty() && !hears_news()
+        is_first && self.context.is_shared() && found.leases.is_empty() && !hears_news()
     }
 
     /// Reads the status of the shards that this dequeue has not asked.
@@ -357,7 +358,7 @@ impl Queues {
         }
         if queue.record.load().spec.dequeue_blocked.is_some() {
             // Another server may just have removed the block.
-            self.read_changes().await?;
+            self.catalog.read_changes().await?;
         }
         match &queue.record.load().spec.dequeue_blocked {
             Some(why) => Err(Refusal::DequeueBlocked(why.clone()).into()),

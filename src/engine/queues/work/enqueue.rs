@@ -8,8 +8,9 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::caller_quota::CallerId;
 use crate::queues::catalog::EnqueueTarget;
 use crate::queues::error::QueueError;
+use crate::queues::error::unexpected;
 use crate::queues::state::served_queue::ServedQueue;
-use crate::queues::{Queues, unexpected};
+use crate::queues::work::WorkService;
 use tallystone_domain::Timestamp;
 use tallystone_domain::queue::clock::StepTime;
 use tallystone_domain::queue::command::{NewMessage, Refusal};
@@ -76,7 +77,7 @@ pub struct EnqueueOutcome {
     pub idempotent: bool,
 }
 
-impl Queues {
+impl WorkService {
     /// Enqueues a message. Creates the queue if a template matches.
     pub async fn enqueue(
         &self,
@@ -84,12 +85,14 @@ impl Queues {
         name: &QueueName,
         sent: SentMessage,
     ) -> Result<EnqueueOutcome, QueueError> {
-        if !self.is_shared() {
+        if !self.context.is_shared() {
             return self.enqueue_once(caller, name, sent).await;
         }
-        let known = self.id_of(name);
+        let known = self.catalog.id_of(name);
         match self.enqueue_once(caller, name, sent.clone()).await {
-            Err(error) if self.is_replaced(name, known, &error).await => self.enqueue_once(caller, name, sent).await,
+            Err(error) if self.catalog.is_replaced(name, known, &error).await => {
+                self.enqueue_once(caller, name, sent).await
+            }
             enqueued => enqueued,
         }
     }
@@ -100,12 +103,12 @@ impl Queues {
         name: &QueueName,
         sent: SentMessage,
     ) -> Result<EnqueueOutcome, QueueError> {
-        let queue = match self.enqueue_target(name).await? {
+        let queue = match self.catalog.enqueue_target(name).await? {
             EnqueueTarget::Live(queue) => queue,
             EnqueueTarget::Template { template, spec } => {
                 let step = self.context.stores.time.clock().await?;
                 self.check_on_empty_shard(&spec, sent.clone(), step)?;
-                self.create_from_template(caller, &template, *spec).await?
+                self.catalog.create_from_template(caller, &template, *spec).await?
             }
         };
         let (named, (shard, command)) = self.enqueue_command(&queue, sent)?;
@@ -119,15 +122,15 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<SentMessage, QueueError>>,
     ) -> Result<Vec<Result<EnqueueOutcome, QueueError>>, QueueError> {
-        if !self.is_shared() {
+        if !self.context.is_shared() {
             return self.batch_enqueue_once(caller, name, sent).await;
         }
-        let known = self.id_of(name);
+        let known = self.catalog.id_of(name);
         let kept: Vec<Option<SentMessage>> = sent.iter().map(|sent| sent.as_ref().ok().cloned()).collect();
         let mut enqueued = self.batch_enqueue_once(caller, name, sent).await?;
         let is_lost = |result: &Result<_, QueueError>| result.as_ref().is_err_and(QueueError::is_of_unknown_queue);
         let Some(Err(error)) = enqueued.iter().find(|result| is_lost(result)) else { return Ok(enqueued) };
-        if !self.is_replaced(name, known, error).await {
+        if !self.catalog.is_replaced(name, known, error).await {
             return Ok(enqueued);
         }
         let lost = enqueued.iter().zip(kept).enumerate().filter(|(_, (result, _))| is_lost(result));
@@ -144,7 +147,7 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<SentMessage, QueueError>>,
     ) -> Result<Vec<Result<EnqueueOutcome, QueueError>>, QueueError> {
-        let (queue, sent) = match self.enqueue_target(name).await? {
+        let (queue, sent) = match self.catalog.enqueue_target(name).await? {
             EnqueueTarget::Live(queue) => (queue, sent),
             EnqueueTarget::Template { template, spec } => {
                 let step = self.context.stores.time.clock().await?;
@@ -156,7 +159,7 @@ impl Queues {
                 if sent.iter().all(Result::is_err) {
                     return Ok(sent.into_iter().filter_map(Result::err).map(Err).collect());
                 }
-                (self.create_from_template(caller, &template, *spec).await?, sent)
+                (self.catalog.create_from_template(caller, &template, *spec).await?, sent)
             }
         };
         let (mut names, mut commands) = (Vec::with_capacity(sent.len()), Vec::with_capacity(sent.len()));
@@ -191,7 +194,7 @@ impl Queues {
             .apply(command, step)
             .reply
             .map(drop)
-            .map_err(|refusal| named.about_time(refused(&queue, refusal, self.context.engine.now())))
+            .map_err(|refusal| named.about_time(refused(&queue, refusal, self.context.now())))
     }
 
     /// The id of a message, and its enqueue command with the shard.
@@ -205,7 +208,7 @@ impl Queues {
         let id = sent.id.clone().unwrap_or_else(|| self.server_made_id());
         let spec = queue.record.load();
         let route = route(&spec.spec.settings, queue.shards(), &id, sent.shard_key.as_deref(), &sent.metadata);
-        let route = route.map_err(|invalid| refused(queue, Refusal::Invalid(invalid), self.context.engine.now()));
+        let route = route.map_err(|invalid| refused(queue, Refusal::Invalid(invalid), self.context.now()));
         let MessageRoute { routing, shard } = route?;
         let payload_bytes = u32::try_from(sent.payload.len()).map_err(|_| InvalidCommandPart::Payload)?;
         let fingerprint = fingerprint_of(&sent);
@@ -235,12 +238,12 @@ impl Queues {
         named: EnqueueId,
         answer: ShardAnswer,
     ) -> Result<EnqueueOutcome, QueueError> {
-        let failed = |refusal| named.about_time(refused(queue, refusal, self.context.engine.now()));
+        let failed = |refusal| named.about_time(refused(queue, refusal, self.context.now()));
         let reply = answer.reply.map_err(failed)?;
         let EnqueueId { id, idempotent, .. } = named;
         match reply {
             Reply::Enqueued { key, state, already_enqueued } => {
-                let stats = &self.context.engine.stats;
+                let stats = &self.context.stats();
                 if already_enqueued {
                     stats.messages_repeated.increment();
                 } else {
@@ -254,8 +257,8 @@ impl Queues {
 
     /// An id for a message without one: a UUIDv7.
     fn server_made_id(&self) -> MessageId {
-        let millis = u64::try_from(self.context.engine.now().millis()).unwrap_or(0);
-        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.context.engine.random()).into_uuid();
+        let millis = u64::try_from(self.context.now().millis()).unwrap_or(0);
+        let uuid = uuid::Builder::from_unix_timestamp_millis(millis, &self.context.random()).into_uuid();
         MessageId::new(&uuid.to_string()).expect("36 letters and digits are an id")
     }
 }

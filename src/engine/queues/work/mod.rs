@@ -5,3 +5,47 @@ pub(in crate::queues) mod enqueue;
 pub(in crate::queues) mod rule_messages;
 pub(in crate::queues) mod settle;
 pub(in crate::queues) mod streams;
+
+use std::sync::Arc;
+
+use crate::caller_quota::CallerQuota;
+use crate::queues::catalog::CatalogService;
+use crate::queues::inspect::InspectService;
+use crate::queues::sessions::SessionService;
+use crate::queues::state::context::QueueContext;
+use tallystone_domain::limits::{CALLER_WORK_STREAMS_MAX, WORK_STREAMS_MAX};
+
+/// The work with messages. Cheap to clone.
+#[derive(Clone)]
+pub struct WorkService {
+    context: Arc<QueueContext>,
+    catalog: CatalogService,
+    sessions: SessionService,
+    inspect: InspectService,
+    /// The open work streams.
+    streams: CallerQuota,
+}
+
+impl WorkService {
+    pub(in crate::queues) fn new(
+        context: Arc<QueueContext>,
+        catalog: CatalogService,
+        sessions: SessionService,
+        inspect: InspectService,
+    ) -> Self {
+        Self {
+            context,
+            catalog,
+            sessions,
+            inspect,
+            streams: CallerQuota::new(WORK_STREAMS_MAX, CALLER_WORK_STREAMS_MAX),
+        }
+    }
+
+    /// The same work for callers who may make queues by template, or may not: then an enqueue to a queue that does not
+    /// exist is refused as one without a template.
+    #[must_use]
+    pub fn making_queues(&self, allowed: bool) -> Self {
+        Self { catalog: self.catalog.making_queues(allowed), ..self.clone() }
+    }
+}

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use xxhash_rust::xxh3::Xxh3;
 
 use crate::queues::error::QueueError;
-use crate::queues::operations::{check_reason, check_token};
+use crate::queues::error::argument_checks::{check_reason, check_token};
+use crate::queues::error::unexpected;
 use crate::queues::state::served_queue::ServedQueue;
-use crate::queues::{Queues, unexpected};
+use crate::queues::work::WorkService;
 use tallystone_domain::limits::{LEASE_MAX, LEASE_MIN};
 use tallystone_domain::queue::command::{FailureReport, MessageUpdate, Refusal};
 use tallystone_domain::queue::invalid_command::InvalidCommandPart;
@@ -128,7 +129,7 @@ impl UpdateRequest {
     }
 }
 
-impl Queues {
+impl WorkService {
     /// Settles a lease.
     pub async fn settle(&self, name: &QueueName, sent: SettleRequest) -> Result<Settlement, QueueError> {
         let queue = self.queue_of_leases(name, [sent.token.as_str()]).await?;
@@ -146,7 +147,7 @@ impl Queues {
         name: &QueueName,
         sent: Vec<Result<LeaseActionRequest, QueueError>>,
     ) -> Result<Vec<Result<LeaseOutcome, QueueError>>, QueueError> {
-        self.queue(name).await?;
+        self.catalog.queue(name).await?;
         Ok(self.settle_each(name, sent).await)
     }
 
@@ -170,7 +171,7 @@ impl Queues {
         let answers = self.context.call_each(&queue, sent.into_iter().map(command).collect()).await;
         let lost = answers.iter().filter_map(|answer| answer.as_ref().err()).find(|error| error.is_of_unknown_queue());
         let is_replaced = match lost {
-            Some(error) => self.is_replaced(name, Some(queue.record.load().id), error).await,
+            Some(error) => self.catalog.is_replaced(name, Some(queue.record.load().id), error).await,
             None => false,
         };
         let handled = |answer: Result<ShardAnswer, QueueError>| match answer {
@@ -187,10 +188,10 @@ impl Queues {
         name: &QueueName,
         tokens: impl IntoIterator<Item = &'a str>,
     ) -> Result<Arc<ServedQueue>, QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let is_newer = |token| matches!(self.lease_token(&queue, token), Err(QueueError::LeaseOfOtherQueue));
-        if self.is_shared() && tokens.into_iter().any(is_newer) {
-            return Ok(self.successor(&queue, QueueError::LeaseOfOtherQueue).await.unwrap_or(queue));
+        if self.context.is_shared() && tokens.into_iter().any(is_newer) {
+            return Ok(self.catalog.successor(&queue, QueueError::LeaseOfOtherQueue).await.unwrap_or(queue));
         }
         Ok(queue)
     }
@@ -198,7 +199,7 @@ impl Queues {
     /// Interprets the error of a call with a lease: if another server has replaced the queue, the lease is of the old
     /// one.
     async fn error_of_lease(&self, queue: &ServedQueue, error: QueueError) -> QueueError {
-        self.successor(queue, error).await.map_or_else(|error| error, |_| QueueError::LeaseOfOtherQueue)
+        self.catalog.successor(queue, error).await.map_or_else(|error| error, |_| QueueError::LeaseOfOtherQueue)
     }
 
     /// The same where the queue of the lease is known to be replaced: none may have its name now.
@@ -209,7 +210,7 @@ impl Queues {
     fn settlement(&self, token: LeaseToken, sent: SettleRequest) -> ShardCommand {
         let failure = match sent.verb {
             SettleAction::Fail => {
-                let draw = u32::from_be_bytes(self.context.engine.random());
+                let draw = u32::from_be_bytes(self.context.random());
                 FailureReport { delay: sent.delay, draw, error: sent.error }
             }
             SettleAction::Complete | SettleAction::Cancel | SettleAction::Release => FailureReport::default(),
@@ -220,13 +221,13 @@ impl Queues {
     fn settled_by(&self, answer: ShardAnswer) -> Result<Settlement, QueueError> {
         // A repeated settlement has no transition, so it is not counted twice.
         let completed = answer.transitions.iter().filter(|row| row.to == Some(MessageState::Completed)).count();
-        self.context.engine.stats.messages_completed.add(completed as u64);
+        self.context.stats().messages_completed.add(completed as u64);
         let reply = answer
             .reply
             .map_err(|refusal| QueueError::from(refusal).about(InvalidCommandPart::Invisibility, "delay"))?;
         match reply {
             Reply::Settled(settlement) => {
-                self.context.engine.stats.leases_settled.increment();
+                self.context.stats().leases_settled.increment();
                 Ok(settlement)
             }
             other => Err(unexpected("settle", &other)),
@@ -346,13 +347,13 @@ impl Queues {
         value: RoutingValue,
         limit: Option<u32>,
     ) -> Result<(), QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let value = &value;
         let set = |queue: Arc<ServedQueue>| async move {
             let command = ShardCommand::of(Command::SetValueLimit { value: value.clone(), limit });
             self.context.call(&queue, shard_of(queue.shards(), value.as_str()), command).await
         };
-        let answer = self.call_on(queue, set).await?;
+        let answer = self.catalog.call_on(queue, set).await?;
         match answer.reply? {
             Reply::ValueLimitSet => Ok(()),
             other => Err(unexpected("set value limit", &other)),
@@ -375,10 +376,10 @@ impl Queues {
         message: MessageRef,
         command: ShardCommand,
     ) -> Result<Settlement, QueueError> {
-        let queue = self.queue(name).await?;
+        let queue = self.catalog.queue(name).await?;
         let (message, command) = (&message, &command);
         let change = |queue| async move { self.change_message_of(&queue, message, command.clone()).await };
-        let answer = self.call_on(queue, change).await?;
+        let answer = self.catalog.call_on(queue, change).await?;
         match answer.reply? {
             Reply::Settled(settlement) => Ok(settlement),
             other => Err(unexpected("change message", &other)),
@@ -391,7 +392,7 @@ impl Queues {
         message: &MessageRef,
         command: ShardCommand,
     ) -> Result<ShardAnswer, QueueError> {
-        let shard = self.shard_of(queue, message).await?;
+        let shard = self.context.shard_of(queue, message).await?;
         self.context.call(queue, shard, command).await
     }
 

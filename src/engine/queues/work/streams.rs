@@ -7,15 +7,15 @@ use futures_util::future::select_all;
 use tokio_util::sync::CancellationToken;
 
 use crate::caller_quota::{CallerId, QuotaPermit};
-use crate::queues::Queues;
 use crate::queues::calls::lease_batch::LeaseBatch;
 use crate::queues::calls::replayed_dequeues::LOST_ANSWER_PAUSE_MIN;
 use crate::queues::error::QueueError;
 use crate::queues::error::limited_resource::LimitedResource;
-use crate::queues::sessions::HeartbeatOutcome;
+use crate::queues::sessions::{HeartbeatOutcome, SessionService};
 use crate::queues::state::context::QueueContext;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::waiters::{FreeCredit, WaiterSlot};
+use crate::queues::work::WorkService;
 use crate::queues::work::dequeue::{DequeueRequest, WhenBlocked};
 use tallystone_domain::limits::{
     DEQUEUE_ROUNDS_MAX, LEASE_MAX, LEASE_MIN, LOST_ANSWER_PAUSE_MAX, STREAM_REPEATS_MAX, WORK_WALK_PAUSE,
@@ -57,18 +57,15 @@ pub struct StreamSession {
     has_short_lease: bool,
 }
 
-impl Queues {
+impl WorkService {
     /// Runs work that ends by itself in a background task; the task is joined when the server stops.
     pub fn run_in_background(&self, work: impl Future<Output = ()> + Send + 'static) {
-        self.context.engine.driver.start_once(work);
+        self.context.start_once(work);
     }
 
     /// Takes a quota permit for a work stream, to hold while the stream is open.
     pub fn place_for_stream(&self, caller: &CallerId) -> Result<QuotaPermit, QueueError> {
-        self.context
-            .streams
-            .take(caller)
-            .map_err(|why| QueueError::LimitReached { of: LimitedResource::WorkStream, why })
+        self.streams.take(caller).map_err(|why| QueueError::LimitReached { of: LimitedResource::WorkStream, why })
     }
 
     /// The queue that a lease token names, if it is served.
@@ -80,9 +77,9 @@ impl Queues {
     /// Attaches a stream to a session.
     pub async fn join_session(&self, id: SessionId) -> Result<StreamSession, QueueError> {
         if let Some(directory) = self.context.session_directory() {
-            self.reserve_calls(directory, id).await?;
+            self.sessions.reserve_calls(directory, id).await?;
         }
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         let admitted = self.context.sessions.admit(id, 0, 1, now)?;
         let shared = Arc::clone(&self.context);
         let (lease, over) = (admitted.lease, admitted.end_token);
@@ -128,7 +125,7 @@ impl Queues {
                 // A bound cut the look short; a filter without an index is searched at a limited rate.
                 rounds += 1;
                 if rounds % DEQUEUE_ROUNDS_MAX == 0 {
-                    self.context.engine.clock.sleep(WORK_WALK_PAUSE).await;
+                    self.context.sleep(WORK_WALK_PAUSE).await;
                 }
                 continue;
             }
@@ -160,12 +157,12 @@ impl Queues {
                 (Err(QueueError::Refused(Refusal::SequenceTooOld)), Some(call)) => {
                     // Another stream of the session was faster. Nothing was leased by this attempt.
                     if let Some(directory) = self.context.session_directory() {
-                        self.reserve_calls(directory, call.id).await?;
+                        self.sessions.reserve_calls(directory, call.id).await?;
                     }
                     (call.sequence, call.attempt) = (self.context.sessions.next_call(call.id), 1);
                 }
                 (Err(error), Some(call)) if self.context.answers_may_be_lost && error.is_unknown() => {
-                    self.context.engine.clock.sleep(pause).await;
+                    self.context.sleep(pause).await;
                     pause = (pause * 2).min(LOST_ANSWER_PAUSE_MAX);
                     call.attempt += 1;
                 }
@@ -183,7 +180,7 @@ impl Queues {
         call: Option<SessionCall>,
     ) -> Result<LeaseBatch, QueueError> {
         if let Some(repeat) = call.filter(|call| call.attempt > 1)
-            && let Some(again) = self.recall(queue, repeat).await?
+            && let Some(again) = self.sessions.recall(queue, repeat).await?
         {
             return Ok(again.of_call(call));
         }
@@ -239,29 +236,29 @@ impl StreamSession {
 
     /// Renews the session on a call of the worker.
     pub fn renew_session(&self) -> Result<(), QueueError> {
-        self.context.sessions.renew(self.id, self.context.engine.clock.elapsed())?;
+        self.context.sessions.renew(self.id, self.context.elapsed())?;
         Ok(())
     }
 
     /// Waits until the next heartbeat to the shards is due.
     pub async fn wait_until_heartbeat_due(&self) {
         let due = self.last_heartbeat_at + self.lease / 4;
-        self.context.engine.clock.sleep(due.saturating_sub(self.context.engine.clock.elapsed())).await;
+        self.context.sleep(due.saturating_sub(self.context.elapsed())).await;
     }
 
     /// Sends a heartbeat to the shards.
     pub fn send_heartbeat(
         &mut self,
-        queues: Queues,
+        sessions: SessionService,
     ) -> impl Future<Output = Result<HeartbeatOutcome, QueueError>> + Send + use<> {
-        self.last_heartbeat_at = self.context.engine.clock.elapsed();
+        self.last_heartbeat_at = self.context.elapsed();
         let (id, taken) = (self.id, self.last_received_call);
-        async move { queues.heartbeat_of_stream(id, taken).await }
+        async move { sessions.heartbeat_of_stream(id, taken).await }
     }
 }
 
 impl Drop for StreamSession {
     fn drop(&mut self) {
-        self.context.sessions.release_call(self.id, self.context.engine.clock.elapsed());
+        self.context.sessions.release_call(self.id, self.context.elapsed());
     }
 }

@@ -126,9 +126,10 @@ async fn a_panic_of_the_store_is_counted() {
     let queues = Queues::start(stores, clock, Arc::new(SystemEntropy), driver, Arc::clone(&stats)).await;
     let (queues, name) = (queues.expect("an empty store"), QueueName::new("mail").expect("a name"));
     let author = Author { actor: String::new(), reason: String::new() };
-    queues.create(QueueDraft::of(name.clone()), author).await.expect("a queue");
+    queues.catalog.create(QueueDraft::of(name.clone()), author).await.expect("a queue");
     for panics in 1..=3 {
-        let refused = queues.enqueue(&CallerId::nobody(), &name, SentMessage::default()).await.expect_err("a panic");
+        let refused =
+            queues.work.enqueue(&CallerId::nobody(), &name, SentMessage::default()).await.expect_err("a panic");
         assert_eq!((refused.reason(), stats.queue_panics.get()), (Reason::OutcomeUnknown, panics));
     }
 }

@@ -190,7 +190,7 @@ impl HistorySide {
                 }
             }
             WorkerStep::Heartbeat { worker, received_up_to } => {
-                match queues.heartbeat(self.sessions[worker], *received_up_to).await {
+                match queues.sessions.heartbeat(self.sessions[worker], *received_up_to).await {
                     Ok(beat) => format!("{} s", beat.expires_in.as_secs()),
                     Err(error) => refusal(&error),
                 }
@@ -198,12 +198,12 @@ impl HistorySide {
             WorkerStep::Complete(id) => {
                 let token = self.held[id].clone();
                 let sent = SettleRequest { token, verb: SettleAction::Complete, delay: None, error: None };
-                match queues.settle(&name(), sent).await {
+                match queues.work.settle(&name(), sent).await {
                     Ok(settled) => format!("{settled:?}"),
                     Err(error) => refusal(&error),
                 }
             }
-            WorkerStep::Close(worker) => match queues.close_session(self.sessions[worker]).await {
+            WorkerStep::Close(worker) => match queues.sessions.close_session(self.sessions[worker]).await {
                 Ok(released) => format!("{released} released"),
                 Err(error) => refusal(&error),
             },

@@ -10,13 +10,13 @@ async fn a_cancel_request_at_one_server_is_told_to_the_streams_of_the_other() {
     let store = SharedStore::new();
     let (one, other) = (store.server().await, store.server().await);
     one.create(draft("mail")).await.expect("created");
-    other.queues.follow().await.expect("a read");
+    other.queues.catalog.follow().await.expect("a read");
     one.enqueue("mail").await.expect("enqueued");
     let mut notices = other.queues.cancel_notices();
     let key = other.dequeue("mail", 1).await.pop().expect("a lease").lease.token.key;
-    one.queues.cancel_message(&name("mail"), MessageRef::Key(key), "asked").await.expect("noted");
+    one.queues.work.cancel_message(&name("mail"), MessageRef::Key(key), "asked").await.expect("noted");
     let notice = notices.recv().await.expect("a notice");
     assert_eq!((notice.queue, notice.key), (name("mail"), key));
-    one.queues.cancel_message(&name("mail"), MessageRef::Key(key), "again").await.expect("it is noted already");
+    one.queues.work.cancel_message(&name("mail"), MessageRef::Key(key), "again").await.expect("it is noted already");
     assert!(notices.is_empty(), "one request, one notice");
 }

@@ -47,9 +47,9 @@ async fn a_queue_of_another_server_is_served_within_a_second_with_what_was_enque
     for _ in 0..8 {
         one.enqueue("mail").await.expect("enqueued");
     }
-    assert!(other.queues.get(&name("mail")).is_err(), "it is not followed yet");
+    assert!(other.queues.catalog.get(&name("mail")).is_err(), "it is not followed yet");
     store.clock.advance(CATALOG_FOLLOWED_EVERY);
-    eventually("the queue is followed", async || other.queues.get(&name("mail")).is_ok()).await;
+    eventually("the queue is followed", async || other.queues.catalog.get(&name("mail")).is_ok()).await;
     eventually("all shards have reported", async || {
         other.queues.backlogs().iter().map(|backlog| backlog.messages[MessageState::Pending as usize]).sum::<u64>() == 8
     })
@@ -63,15 +63,17 @@ async fn a_queue_that_another_server_has_just_created_is_served_at_once() {
     let (one, other) = (store.server().await, store.server().await);
     for (queue, asked) in [("enqueued", 0), ("dequeued", 1), ("updated", 2), ("deleted", 3), ("looked-up", 4)] {
         one.create(draft(queue)).await.expect("created");
-        assert!(other.queues.get(&name(queue)).is_err(), "it is not followed yet");
+        assert!(other.queues.catalog.get(&name(queue)).is_err(), "it is not followed yet");
         match asked {
             0 => other.enqueue(queue).await.expect("enqueued"),
             1 => assert_eq!(other.dequeue(queue, 1).await.len(), 0),
-            2 => drop(other.queues.update(attempts(queue, 5), Vec::new(), None, author()).await.expect("updated")),
-            3 => drop(other.queues.delete(deletion(queue, None), author()).await.expect("deleted")),
-            _ => other.queues.look_up(&name(queue)).await.expect("a read"),
+            2 => drop(
+                other.queues.catalog.update(attempts(queue, 5), Vec::new(), None, author()).await.expect("updated"),
+            ),
+            3 => drop(other.queues.catalog.delete(deletion(queue, None), author()).await.expect("deleted")),
+            _ => other.queues.catalog.look_up(&name(queue)).await.expect("a read"),
         }
-        assert_eq!(other.queues.get(&name(queue)).is_ok(), queue != "deleted");
+        assert_eq!(other.queues.catalog.get(&name(queue)).is_ok(), queue != "deleted");
     }
     let unknown = other.enqueue("unknown").await.expect_err("nobody created it");
     assert_eq!(unknown.reason(), Reason::QueueNotFound);
@@ -82,14 +84,14 @@ async fn changes_and_deletions_of_another_server_are_followed() {
     let store = SharedStore::new();
     let (one, other) = (store.server().await, store.server().await);
     one.create(draft("mail")).await.expect("created");
-    other.queues.follow().await.expect("a read");
-    one.queues.update(attempts("mail", 5), Vec::new(), None, author()).await.expect("updated");
+    other.queues.catalog.follow().await.expect("a read");
+    one.queues.catalog.update(attempts("mail", 5), Vec::new(), None, author()).await.expect("updated");
     assert_eq!(attempts_given(&other, "mail").await, 5, "the shards have it at once");
-    other.queues.follow().await.expect("a read");
-    assert_eq!(other.queues.get(&name("mail")).expect("it is there").version, 2);
-    other.queues.delete(deletion("mail", None), author()).await.expect("deleted");
-    one.queues.follow().await.expect("a read");
-    assert!(one.queues.get(&name("mail")).is_err());
+    other.queues.catalog.follow().await.expect("a read");
+    assert_eq!(other.queues.catalog.get(&name("mail")).expect("it is there").version, 2);
+    other.queues.catalog.delete(deletion("mail", None), author()).await.expect("deleted");
+    one.queues.catalog.follow().await.expect("a read");
+    assert!(one.queues.catalog.get(&name("mail")).is_err());
 }
 
 #[tokio::test]
@@ -104,11 +106,15 @@ async fn settings_that_a_server_committed_and_did_not_apply_are_applied_by_the_o
     let (one, other) = (store.server_on(faulty).await, store.server().await);
     one.create(draft("mail")).await.expect("created");
     refuses.store(true, Ordering::SeqCst);
-    one.queues.update(attempts("mail", 5), Vec::new(), None, author()).await.expect_err("the shards do not answer");
+    one.queues
+        .catalog
+        .update(attempts("mail", 5), Vec::new(), None, author())
+        .await
+        .expect_err("the shards do not answer");
     assert_eq!(attempts_given(&one, "mail").await, 3, "the shards have the first version");
     store.clock.advance(CATALOG_FOLLOWED_EVERY);
     eventually("the other server has applied them", async || {
-        other.queues.get(&name("mail")).is_ok() && attempts_given(&one, "mail").await == 5
+        other.queues.catalog.get(&name("mail")).is_ok() && attempts_given(&one, "mail").await == 5
     })
     .await;
 }
@@ -118,8 +124,8 @@ async fn settings_that_come_late_from_a_slow_server_change_nothing() {
     let store = SharedStore::new();
     let server = store.server().await;
     server.create(draft("mail")).await.expect("created");
-    let first = server.queues.get(&name("mail")).expect("it is there").shard_settings();
-    server.queues.update(attempts("mail", 5), Vec::new(), None, author()).await.expect("updated");
+    let first = server.queues.catalog.get(&name("mail")).expect("it is there").shard_settings();
+    server.queues.catalog.update(attempts("mail", 5), Vec::new(), None, author()).await.expect("updated");
     let queue = shard_owners(&store).await[0];
     let late = ShardCommand::of(Command::Configure(Box::new(first)));
     let answer = store.stores.shards.apply(ShardId { queue, number: 0 }, vec![late]).await.remove(0);
@@ -133,8 +139,10 @@ async fn racing_creations_of_one_name_make_one_queue() {
     let (one, other) = (store.server().await, store.server().await);
     for race in 0..RACES {
         let queue = format!("mail-{race}");
-        let (first, second) =
-            tokio::join!(one.queues.create(draft(&queue), author()), other.queues.create(draft(&queue), author()),);
+        let (first, second) = tokio::join!(
+            one.queues.catalog.create(draft(&queue), author()),
+            other.queues.catalog.create(draft(&queue), author()),
+        );
         assert_eq!(first.expect("created").id, second.expect("the same settings").id);
     }
     assert_eq!(shard_owners(&store).await.len(), RACES, "the losers leave no shards");
@@ -164,7 +172,7 @@ async fn racing_first_enqueues_by_template_both_reach_one_queue() {
         let (first, second) = tokio::join!(one.enqueue(&queue), other.enqueue(&queue));
         first.expect("enqueued");
         second.expect("enqueued");
-        let depth = one.queues.depth(&name(&queue), Default::default()).await.expect("a depth");
+        let depth = one.queues.inspect.depth(&name(&queue), Default::default()).await.expect("a depth");
         assert_eq!(depth.of(MessageState::Pending), 2, "both are in one queue");
     }
     assert_eq!(shard_owners(&store).await.len(), RACES);
@@ -182,7 +190,8 @@ async fn racing_deletions_delete_once_and_repeats_of_one_request_get_one_answer(
     for race in 0..RACES {
         let token = (race % 2 == 0).then_some("once");
         let sent = || deletion(&format!("mail-{race}"), token);
-        let (first, second) = tokio::join!(one.queues.delete(sent(), author()), other.queues.delete(sent(), author()));
+        let (first, second) =
+            tokio::join!(one.queues.catalog.delete(sent(), author()), other.queues.catalog.delete(sent(), author()));
         match token {
             Some(_) => assert_eq!([first.expect("deleted"), second.expect("a repeat")], [1, 1]),
             None => {

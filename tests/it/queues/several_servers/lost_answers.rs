@@ -150,14 +150,14 @@ async fn a_stream_gets_the_leases_of_an_answer_that_was_lost() {
     let (bench, server, watched) = lossy(4, || CallFate::Answered).await;
     enqueue(&server.queues, 0..4).await;
     let session = open(&server.queues, "").await;
-    let mut stream = server.queues.join_session(session).await.expect("alive");
+    let mut stream = server.queues.work.join_session(session).await.expect("alive");
     watched.next([CallFate::AnswerLost, CallFate::RequestLost]);
     let call = Some(stream.next_call());
     let queues = server.queues.clone();
     let leases = tokio::spawn(async move {
         let ask =
             StreamLeaseRequest { max: 4, lease: None, filter: Filter::default(), call, credit: FreeCredit::default() };
-        queues.next_leases(&[name()], ask).await.map(LeaseBatch::take)
+        queues.work.next_leases(&[name()], ask).await.map(LeaseBatch::take)
     });
     bench.pass(SECOND).await;
     let leases = leases.await.expect("it ends").expect("leases");
@@ -172,9 +172,9 @@ async fn the_sessions_of_a_server_are_not_shown_and_a_store_that_loses_nothing_h
     for (queues, is_lossy) in [(&server.queues, true), (&plain.queues, false)] {
         enqueue(queues, [0]).await;
         assert_eq!(dequeue(queues, up_to(1)).await.expect("a lease").len(), 1);
-        let seen = queues.get_message(&name(), id(0)).await.expect("it is there");
+        let seen = queues.inspect.get_message(&name(), id(0)).await.expect("it is there");
         let lease = seen.message.head.lease.expect("it is leased");
         assert_eq!(lease.session.is_some_and(|own| own.id.is_of_server()), is_lossy);
-        assert_eq!((seen.worker, queues.sessions()), (None, 0));
+        assert_eq!((seen.worker, queues.sessions.count()), (None, 0));
     }
 }

@@ -74,7 +74,7 @@ impl SharingServer {
     }
 
     pub async fn create(&self, draft: QueueDraft) -> Result<(), QueueError> {
-        self.queues.create(draft, author()).await.map(drop)
+        self.queues.catalog.create(draft, author()).await.map(drop)
     }
 
     pub async fn enqueue(&self, queue: &str) -> Result<(), QueueError> {
@@ -83,13 +83,13 @@ impl SharingServer {
 
     pub async fn send(&self, queue: &str, sent: SentMessage) -> Result<(), QueueError> {
         let caller = CallerId::of_address([192, 0, 2, 1].into());
-        self.queues.enqueue(&caller, &name(queue), sent).await.map(drop)
+        self.queues.work.enqueue(&caller, &name(queue), sent).await.map(drop)
     }
 
     /// The leases of a dequeue that does not wait.
     pub async fn dequeue(&self, queue: &str, max: usize) -> Vec<LeasedMessage> {
         let asked = DequeueRequest { max, ..DequeueRequest::default() };
-        self.queues.dequeue(&name(queue), asked).await.expect("a dequeue").take()
+        self.queues.work.dequeue(&name(queue), asked).await.expect("a dequeue").take()
     }
 }
 

@@ -25,11 +25,11 @@ fn caller() -> CallerId {
 async fn two_servers(store: &SharedStore) -> [SharingServer; 2] {
     let [one, other] = [store.server().await, store.server().await];
     one.create(QueueDraft { default_attempts: Some(1), shards: Some(2), ..draft("mail") }).await.expect("created");
-    other.queues.follow().await.expect("a read");
+    other.queues.catalog.follow().await.expect("a read");
     for _ in 0..ERRORED {
         one.enqueue("mail").await.expect("enqueued");
     }
-    let queue = one.queues.get(&name("mail")).expect("it is there").id;
+    let queue = one.queues.catalog.get(&name("mail")).expect("it is there").id;
     for leased in one.dequeue("mail", ERRORED).await {
         let token = leased.lease.token;
         let failed = Command::Settle { token, verb: SettleAction::Fail, failure: FailureReport::default() };
@@ -41,14 +41,14 @@ async fn two_servers(store: &SharedStore) -> [SharingServer; 2] {
 }
 
 async fn errored(server: &SharingServer) -> u64 {
-    let depth = server.queues.depth(&name("mail"), Default::default()).await.expect("a depth");
+    let depth = server.queues.inspect.depth(&name("mail"), Default::default()).await.expect("a depth");
     depth.of(MessageState::Errored)
 }
 
 /// A redrive of two messages a second, so that it takes ten.
 async fn slow_redrive(server: &SharingServer, token: Option<&str>) -> Operation {
     let asked = RedriveRequest { rate: 2, token: token.map(str::to_owned), ..RedriveRequest::default() };
-    server.queues.redrive(caller(), &name("mail"), asked).await.expect("it begins")
+    server.queues.operations.redrive(caller(), &name("mail"), asked).await.expect("it begins")
 }
 
 /// Lets time pass in small steps, until it is so.
@@ -71,20 +71,21 @@ async fn an_operation_is_found_at_every_server_with_its_progress_and_its_end() {
     let store = SharedStore::new();
     let [one, other] = two_servers(&store).await;
     let begun = slow_redrive(&one, None).await;
-    let seen = other.queues.operation(&begun.id).await.expect("it is known at once");
+    let seen = other.queues.operations.operation(&begun.id).await.expect("it is known at once");
     assert_eq!((&seen.state, seen.total, seen.kind), (&OperationState::Running, ERRORED as u64, "redrive"));
     pass_until(&store, 5 * SECOND, "some progress is seen", async || {
-        other.queues.operation(&begun.id).await.is_ok_and(|seen| seen.done > 0)
+        other.queues.operations.operation(&begun.id).await.is_ok_and(|seen| seen.done > 0)
     })
     .await;
     pass_until(&store, 20 * SECOND, "it ends", async || {
-        other.queues.operation(&begun.id).await.is_ok_and(|seen| seen.state == OperationState::Done)
+        other.queues.operations.operation(&begun.id).await.is_ok_and(|seen| seen.state == OperationState::Done)
     })
     .await;
-    let (here, there) = (one.queues.operation(&begun.id).await, other.queues.operation(&begun.id).await);
+    let (here, there) =
+        (one.queues.operations.operation(&begun.id).await, other.queues.operations.operation(&begun.id).await);
     assert_eq!(here.expect("it is known"), there.expect("it is known"));
     assert_eq!(errored(&other).await, 0);
-    let unknown = other.queues.operation("no such operation").await.expect_err("unknown");
+    let unknown = other.queues.operations.operation("no such operation").await.expect_err("unknown");
     assert_eq!(unknown.reason(), Reason::OperationNotFound);
 }
 
@@ -93,9 +94,9 @@ async fn an_operation_is_in_the_list_of_every_server_with_its_progress_and_its_a
     let store = SharedStore::new();
     let [one, other] = two_servers(&store).await;
     let asked = RedriveRequest { rate: 2, author: "Ann".into(), ..RedriveRequest::default() };
-    let begun = one.queues.redrive(caller(), &name("mail"), asked).await.expect("it begins");
+    let begun = one.queues.operations.redrive(caller(), &name("mail"), asked).await.expect("it begins");
     let seen = async |server: &SharingServer| {
-        let page = server.queues.list_operations(&name("mail"), None, 10).await.expect("a list");
+        let page = server.queues.operations.list_operations(&name("mail"), None, 10).await.expect("a list");
         assert_eq!((page.operations.len(), page.next), (1, None));
         page.operations.into_iter().next().expect("it is listed at once")
     };
@@ -121,11 +122,11 @@ async fn an_operation_is_cancelled_from_another_server() {
     let begun = slow_redrive(&one, None).await;
     let queues = other.queues.clone();
     let id = begun.id.clone();
-    let cancelled = tokio::spawn(async move { queues.cancel_operation(&id).await });
+    let cancelled = tokio::spawn(async move { queues.operations.cancel_operation(&id).await });
     pass_until(&store, 5 * SECOND, "the cancel is answered", async || cancelled.is_finished()).await;
     let answer = cancelled.await.expect("no panic").expect("it is known");
     assert_eq!(answer.state, OperationState::Cancelled);
-    assert_eq!(one.queues.operation(&begun.id).await.expect("it is known").state, OperationState::Cancelled);
+    assert_eq!(one.queues.operations.operation(&begun.id).await.expect("it is known").state, OperationState::Cancelled);
     let left = errored(&one).await;
     assert!(left > 0, "it was cancelled before its end");
     let until = store.clock.elapsed() + 3 * SECOND;
@@ -141,14 +142,16 @@ async fn a_repeat_at_another_server_finds_the_operation_of_its_token() {
     let again = slow_redrive(&other, Some("once")).await;
     assert_eq!((&again.id, again.state, again.began), (&begun.id, OperationState::Running, begun.began));
     let different = RedriveRequest { token: Some("once".to_owned()), ..RedriveRequest::default() };
-    let refused = other.queues.redrive(caller(), &name("mail"), different).await.expect_err("another request");
+    let refused =
+        other.queues.operations.redrive(caller(), &name("mail"), different).await.expect_err("another request");
     assert_eq!(refused.reason(), Reason::TokenReused);
     pass_until(&store, 20 * SECOND, "both see its end", async || {
-        let ends = [one.queues.operation(&begun.id).await, other.queues.operation(&begun.id).await];
+        let ends =
+            [one.queues.operations.operation(&begun.id).await, other.queues.operations.operation(&begun.id).await];
         ends.iter().all(|end| end.as_ref().is_ok_and(|end| end.state == OperationState::Done))
     })
     .await;
-    let done = other.queues.operation(&begun.id).await.expect("it is known").done;
+    let done = other.queues.operations.operation(&begun.id).await.expect("it is known").done;
     assert_eq!(done, ERRORED as u64, "each message was redriven once");
 }
 
@@ -158,14 +161,14 @@ async fn an_operation_goes_on_at_another_server_when_its_server_dies() {
     let [one, other] = two_servers(&store).await;
     let begun = slow_redrive(&one, Some("once")).await;
     pass_until(&store, 5 * SECOND, "some progress is seen", async || {
-        other.queues.operation(&begun.id).await.is_ok_and(|seen| seen.done > 0)
+        other.queues.operations.operation(&begun.id).await.is_ok_and(|seen| seen.done > 0)
     })
     .await;
     one.driver.abandon().await;
     let left = errored(&other).await;
     assert!(left > 0, "it has not ended");
     let took = pass_until(&store, 60 * SECOND, "it ends", async || {
-        other.queues.operation(&begun.id).await.is_ok_and(|seen| seen.state == OperationState::Done)
+        other.queues.operations.operation(&begun.id).await.is_ok_and(|seen| seen.state == OperationState::Done)
     })
     .await;
     assert!(took > 30 * SECOND, "a server is dead when its lease is over: {took:?}");
@@ -180,7 +183,7 @@ async fn an_operation_goes_on_at_another_server_soon_after_its_server_has_stoppe
     one.queues.stop_leasing();
     one.driver.drain(store.clock.elapsed()).await;
     pass_until(&store, 20 * SECOND, "it ends", async || {
-        other.queues.operation(&begun.id).await.is_ok_and(|seen| seen.state == OperationState::Done)
+        other.queues.operations.operation(&begun.id).await.is_ok_and(|seen| seen.state == OperationState::Done)
     })
     .await;
     assert_eq!(errored(&other).await, 0);
@@ -192,11 +195,11 @@ async fn an_operation_on_a_queue_that_another_server_deletes_fails_as_not_found(
     let [one, other] = two_servers(&store).await;
     let begun = slow_redrive(&one, None).await;
     let deletion = DeletionRequest { name: name("mail"), id: None, expected: None, token: None };
-    other.queues.delete(deletion, author()).await.expect("deleted");
+    other.queues.catalog.delete(deletion, author()).await.expect("deleted");
     pass_until(&store, 20 * SECOND, "it ends", async || {
-        other.queues.operation(&begun.id).await.is_ok_and(|seen| seen.ended.is_some())
+        other.queues.operations.operation(&begun.id).await.is_ok_and(|seen| seen.ended.is_some())
     })
     .await;
-    let state = other.queues.operation(&begun.id).await.expect("it is known").state;
+    let state = other.queues.operations.operation(&begun.id).await.expect("it is known").state;
     assert!(matches!(state, OperationState::Failed(Reason::QueueNotFound, _)), "{state:?}");
 }

@@ -56,7 +56,7 @@ impl SharedBench {
         let first = self.server(1).await;
         let draft = QueueDraft { shards: Some(shards), ..QueueDraft::of(name()) };
         let author = Author { actor: "test".to_owned(), reason: "because".to_owned() };
-        first.queues.create(draft, author).await.expect("created");
+        first.queues.catalog.create(draft, author).await.expect("created");
         let second = self.server(2).await;
         (self, first, second)
     }
@@ -92,13 +92,13 @@ pub async fn enqueue(queues: &Queues, ids: impl IntoIterator<Item = u64>) {
         let id = MessageId::new(&format!("m-{number}")).expect("an id");
         let priority = Some(i64::try_from(number).expect("small"));
         let sent = SentMessage { id: Some(id), priority, ..SentMessage::default() };
-        queues.enqueue(&nobody(), &name(), sent).await.expect("enqueued");
+        queues.work.enqueue(&nobody(), &name(), sent).await.expect("enqueued");
     }
 }
 
 /// Opens a session.
 pub async fn open(queues: &Queues, label: &str) -> SessionId {
-    queues.open_session(&nobody(), label, Some(SESSION_LEASE)).await.expect("opened").id
+    queues.sessions.open_session(&nobody(), label, Some(SESSION_LEASE)).await.expect("opened").id
 }
 
 /// An attempt of a call of a session for up to two messages.
@@ -109,7 +109,7 @@ pub fn call(id: SessionId, sequence: u64, attempt: u32) -> DequeueRequest {
 
 /// Makes a dequeue.
 pub async fn dequeue(queues: &Queues, ask: DequeueRequest) -> Result<Vec<LeasedMessage>, QueueError> {
-    let mut leases = queues.dequeue(&name(), ask).await?.take();
+    let mut leases = queues.work.dequeue(&name(), ask).await?.take();
     leases.sort_by(|one, other| one.token.cmp(&other.token));
     Ok(leases)
 }
@@ -121,5 +121,5 @@ pub fn tokens(leases: &[LeasedMessage]) -> BTreeSet<String> {
 
 /// The number of messages of a state.
 pub async fn depth(queues: &Queues, state: MessageState) -> u64 {
-    queues.depth(&name(), Filter::default()).await.expect("a depth").of(state)
+    queues.inspect.depth(&name(), Filter::default()).await.expect("a depth").of(state)
 }

@@ -39,7 +39,7 @@ fn received(id: SessionId, sequence: u64, received_up_to: u64) -> DequeueRequest
 
 async fn complete(queues: &Queues, lease: &LeasedMessage) {
     let sent = SettleRequest { token: lease.token.clone(), verb: SettleAction::Complete, delay: None, error: None };
-    queues.settle(&name(), sent).await.expect("settled");
+    queues.work.settle(&name(), sent).await.expect("settled");
 }
 
 /// Dequeues for a stream, once.
@@ -51,7 +51,7 @@ async fn stream_leases(queues: &Queues, stream: &mut StreamSession, max: usize) 
         call: Some(stream.next_call()),
         credit: FreeCredit::default(),
     };
-    let found = queues.next_leases(&[name()], ask).await.expect("leases");
+    let found = queues.work.next_leases(&[name()], ask).await.expect("leases");
     found.take()
 }
 
@@ -110,7 +110,7 @@ async fn each_server_lists_the_sessions_of_all_page_by_page_and_those_of_a_queue
     let labels = async |server: &SharingServer, of: Option<&QueueName>| {
         let (mut labels, mut after) = (Vec::new(), 0);
         loop {
-            let (listed, next) = server.queues.list_sessions(of, after, 2).await.expect("a list");
+            let (listed, next) = server.queues.inspect.list_sessions(of, after, 2).await.expect("a list");
             labels.extend(listed.iter().map(|one| (one.label.to_string(), one.leases, one.alias.clone())));
             match next {
                 Some(next) => after = next,
@@ -125,15 +125,15 @@ async fn each_server_lists_the_sessions_of_all_page_by_page_and_those_of_a_queue
     );
     assert_eq!(labels(&there, None).await, all, "with the same references");
     assert_eq!(labels(&here, Some(&name())).await, [all[1].clone()]);
-    here.queues.close_session(third).await.expect("it ends");
+    here.queues.sessions.close_session(third).await.expect("it ends");
     assert_eq!(labels(&there, None).await, all[..2]);
     // The silent one expires; the other one is heard at a server that lists it as heard.
     for _ in 0..3 {
         bench.pass(SESSION_LEASE / 2).await;
-        there.queues.heartbeat(second, None).await.expect("alive");
+        there.queues.sessions.heartbeat(second, None).await.expect("alive");
     }
     assert_eq!(labels(&here, None).await.len(), 1, "{first:?} was silent");
-    let (heard, _) = there.queues.list_sessions(None, 0, 2).await.expect("a list");
+    let (heard, _) = there.queues.inspect.list_sessions(None, 0, 2).await.expect("a list");
     assert_eq!(heard[0].expires_in, SESSION_LEASE);
 }
 
@@ -163,7 +163,7 @@ async fn a_label_opened_at_another_server_ends_the_earlier_session_everywhere() 
     enqueue(&here.queues, 0..2).await;
     let first = open(&here.queues, "worker-7").await;
     assert_eq!(dequeue(&here.queues, call(first, 1, 1)).await.expect("leases").len(), 2);
-    let stream = here.queues.join_session(first).await.expect("alive");
+    let stream = here.queues.work.join_session(first).await.expect("alive");
     let waits = tokio::spawn({
         let queues = here.queues.clone();
         async move { dequeue(&queues, waiting(call(first, 1 << 40, 1))).await }
@@ -178,9 +178,9 @@ async fn a_label_opened_at_another_server_ends_the_earlier_session_everywhere() 
     assert_eq!(stream.wait_for_end().await.reason(), Reason::SessionReplaced);
     for server in [&here, &there] {
         assert_eq!(reason_of(dequeue(&server.queues, call(first, 2, 1)).await), Reason::SessionReplaced);
-        assert_eq!(reason_of(server.queues.heartbeat(first, None).await), Reason::SessionReplaced);
-        assert_eq!(reason_of(server.queues.close_session(first).await), Reason::SessionReplaced);
-        server.queues.heartbeat(second, None).await.expect("alive");
+        assert_eq!(reason_of(server.queues.sessions.heartbeat(first, None).await), Reason::SessionReplaced);
+        assert_eq!(reason_of(server.queues.sessions.close_session(first).await), Reason::SessionReplaced);
+        server.queues.sessions.heartbeat(second, None).await.expect("alive");
     }
     let third = open(&here.queues, "worker-7").await;
     bench.pass(SECOND).await;
@@ -200,7 +200,7 @@ async fn a_label_opened_at_two_servers_at_once_has_one_session() {
     for server in [&here, &there] {
         let mut alive = 0;
         for session in &opened {
-            alive += usize::from(server.queues.heartbeat(*session, None).await.is_ok());
+            alive += usize::from(server.queues.sessions.heartbeat(*session, None).await.is_ok());
         }
         assert_eq!(alive, 1);
     }
@@ -214,7 +214,7 @@ async fn a_session_lives_while_any_server_hears_of_it_and_ends_for_all() {
     dequeue(&here.queues, call(session, 1, 1)).await.expect("leases");
     for _ in 0..6 {
         bench.pass(SESSION_LEASE / 2).await;
-        there.queues.heartbeat(session, Some(1)).await.expect("alive");
+        there.queues.sessions.heartbeat(session, Some(1)).await.expect("alive");
     }
     assert!(dequeue(&here.queues, call(session, 2, 1)).await.expect("alive").is_empty());
     assert_eq!(depth(&here.queues, MessageState::Running).await, 2, "heartbeats reach the shards of the other server");
@@ -222,9 +222,9 @@ async fn a_session_lives_while_any_server_hears_of_it_and_ends_for_all() {
     assert_eq!(depth(&here.queues, MessageState::Pending).await, 2, "its messages have returned");
     bench.pass(SESSION_LEASE / 4 + SECOND).await;
     for server in [&there, &here] {
-        assert_eq!(reason_of(server.queues.heartbeat(session, None).await), Reason::SessionEnded);
+        assert_eq!(reason_of(server.queues.sessions.heartbeat(session, None).await), Reason::SessionEnded);
         assert_eq!(reason_of(dequeue(&server.queues, call(session, 3, 1)).await), Reason::SessionEnded);
-        assert_eq!(reason_of(server.queues.close_session(session).await), Reason::SessionEnded);
+        assert_eq!(reason_of(server.queues.sessions.close_session(session).await), Reason::SessionEnded);
     }
 }
 
@@ -232,12 +232,12 @@ async fn a_session_lives_while_any_server_hears_of_it_and_ends_for_all() {
 async fn an_open_stream_keeps_its_session_for_calls_at_other_servers() {
     let (bench, here, there) = SharedBench::with_shards(2).await;
     let session = open(&here.queues, "").await;
-    let stream = here.queues.join_session(session).await.expect("alive");
+    let stream = here.queues.work.join_session(session).await.expect("alive");
     bench.pass(4 * SESSION_LEASE).await;
-    there.queues.heartbeat(session, None).await.expect("the directory heard of the stream");
+    there.queues.sessions.heartbeat(session, None).await.expect("the directory heard of the stream");
     drop(stream);
     bench.pass(SESSION_LEASE + SESSION_LEASE / 2).await;
-    assert_eq!(reason_of(there.queues.heartbeat(session, None).await), Reason::SessionEnded);
+    assert_eq!(reason_of(there.queues.sessions.heartbeat(session, None).await), Reason::SessionEnded);
 }
 
 #[tokio::test]
@@ -251,8 +251,8 @@ async fn closing_through_any_server_releases_all_leases_once() {
     }
     assert_eq!(leased, 6);
     let third = bench.server(3).await;
-    assert_eq!(third.queues.close_session(session).await.expect("closed"), 6);
-    assert_eq!(here.queues.close_session(session).await.expect("a repeat"), 0);
+    assert_eq!(third.queues.sessions.close_session(session).await.expect("closed"), 6);
+    assert_eq!(here.queues.sessions.close_session(session).await.expect("a repeat"), 0);
     assert_eq!(depth(&here.queues, MessageState::Pending).await, 6);
     assert_eq!(reason_of(dequeue(&there.queues, call(session, 4, 1)).await), Reason::SessionEnded);
     let again = dequeue(&there.queues, DequeueRequest { max: 6, ..DequeueRequest::default() }).await.expect("leases");
@@ -274,13 +274,13 @@ async fn the_sessions_of_a_killed_server_go_on_at_another() {
     assert_eq!(second.len(), 2);
     for _ in 0..4 {
         bench.pass(SESSION_LEASE / 2).await;
-        there.queues.heartbeat(session, Some(2)).await.expect("alive");
+        there.queues.sessions.heartbeat(session, Some(2)).await.expect("alive");
     }
     assert_eq!(depth(&there.queues, MessageState::Running).await, 4);
     let again = bench.server(3).await;
     let next = open(&again.queues, "worker-7").await;
     assert_eq!(dequeue(&there.queues, call(next, 1, 1)).await.expect("leases").len(), 2, "the label ended the other");
-    assert_eq!(reason_of(again.queues.heartbeat(session, None).await), Reason::SessionReplaced);
+    assert_eq!(reason_of(again.queues.sessions.heartbeat(session, None).await), Reason::SessionReplaced);
 }
 
 #[tokio::test]
@@ -321,8 +321,8 @@ async fn a_recall_asks_only_shards_that_the_session_has_touched() {
 async fn streams_of_one_session_at_two_servers_never_share_a_call() {
     let (_bench, here, there) = SharedBench::with_shards(1).await;
     let session = open(&here.queues, "").await;
-    let mut first = here.queues.join_session(session).await.expect("alive");
-    let mut second = there.queues.join_session(session).await.expect("alive");
+    let mut first = here.queues.work.join_session(session).await.expect("alive");
+    let mut second = there.queues.work.join_session(session).await.expect("alive");
     let mut seen = std::collections::BTreeSet::new();
     let mut given = 0;
     for round in 0..12 {
@@ -350,7 +350,7 @@ async fn a_session_whose_directory_has_no_room_is_refused_and_its_label_keeps_th
     let stores = tallystone::ports::QueueStores { shared, ..stores };
     let (_bench, here, there) = SharedBench { clock, stores }.with_servers(1).await;
     let session = open(&here.queues, "worker-7").await;
-    let refused = there.queues.open_session(&nobody(), "worker-7", None).await;
+    let refused = there.queues.sessions.open_session(&nobody(), "worker-7", None).await;
     assert_eq!(reason_of(refused), Reason::RetryLater);
-    here.queues.heartbeat(session, None).await.expect("alive");
+    here.queues.sessions.heartbeat(session, None).await.expect("alive");
 }

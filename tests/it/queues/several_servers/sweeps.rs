@@ -48,7 +48,7 @@ async fn two_servers(store: &SharedStore) -> [CountedServer; 2] {
     store.clock.advance(Duration::from_secs(1));
     store.clock.wait_for_sleepers(2 * LOOPS).await;
     one.server.create(QueueDraft { shards: Some(SHARDS), ..draft("mail") }).await.expect("created");
-    other.server.queues.follow().await.expect("a read");
+    other.server.queues.catalog.follow().await.expect("a read");
     for shard in 0..SHARDS {
         // Each shard key selects some shard; more keys than shards fill all of them.
         for key in 0..8 {
@@ -57,7 +57,7 @@ async fn two_servers(store: &SharedStore) -> [CountedServer; 2] {
             one.server.send("mail", sent).await.expect("enqueued");
         }
     }
-    let depth = one.server.queues.depth(&name("mail"), Default::default()).await.expect("a depth");
+    let depth = one.server.queues.inspect.depth(&name("mail"), Default::default()).await.expect("a depth");
     assert!(depth.by_shard.iter().all(|totals| totals[MessageState::Invisible as usize].messages > 0));
     [one, other]
 }

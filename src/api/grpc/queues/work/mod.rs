@@ -79,7 +79,7 @@ where
         _permit: permit,
     };
     let accepted = AcceptedResponses::default();
-    queues.run_in_background(worker.run(responses, accepted.clone()));
+    queues.work.run_in_background(worker.run(responses, accepted.clone()));
     ReceiverStream::new(taken).inspect(move |_| accepted.count()).boxed()
 }
 
@@ -154,7 +154,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             if let Some(session) = &mut self.session
                 && session.taken()
             {
-                self.heartbeat = Some(session.send_heartbeat(self.queues.clone()).boxed());
+                self.heartbeat = Some(session.send_heartbeat(self.queues.sessions.clone()).boxed());
             }
             let answer = tokio::select! {
                 biased;
@@ -231,7 +231,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             credit: self.credit.clone(),
         };
         let (queues, names) = (self.queues.clone(), self.names.clone());
-        self.dequeuing = Some(async move { queues.next_leases(&names, ask).await }.boxed());
+        self.dequeuing = Some(async move { queues.work.next_leases(&names, ask).await }.boxed());
     }
 
     /// Goes on with the dequeue while the connection accepts no response. It may have been woken for a message, and no
@@ -327,7 +327,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     fn start_heartbeat(&mut self) -> Result<WorkerStreamStep, Status> {
         if let Some(session) = &mut self.session {
             session.renew_session().map_err(to_status)?;
-            self.heartbeat = Some(session.send_heartbeat(self.queues.clone()).boxed());
+            self.heartbeat = Some(session.send_heartbeat(self.queues.sessions.clone()).boxed());
         }
         Ok(WorkerStreamStep::NoResponse)
     }
@@ -351,7 +351,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     }
 
     fn canceled(&self, notice: &CancelNotice) -> WorkerStreamStep {
-        let id = self.queues.get(&notice.queue).map(|queue| queue.id);
+        let id = self.queues.catalog.get(&notice.queue).map(|queue| queue.id);
         let token = id.ok().and_then(|id| self.unsettled.token_of(id, notice.key));
         token.map_or(WorkerStreamStep::NoResponse, |token| {
             WorkerStreamStep::Answer(wire::WorkResponse {
@@ -410,8 +410,8 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         self.lease = decode::duration("lease_duration", request.lease_duration)?;
         self.filter = decode::filter(&request.filter)?;
         if !request.session_id.is_empty() {
-            let id = self.queues.session_of(&request.session_id, self.rights.owner())?;
-            self.session = Some(self.queues.join_session(id).await?);
+            let id = self.queues.sessions.session_of(&request.session_id, self.rights.owner())?;
+            self.session = Some(self.queues.work.join_session(id).await?);
         }
         self.names = names;
         Ok(())
@@ -435,7 +435,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         if let [only] = &self.names[..] {
             return only;
         }
-        let named = self.queues.queue_of_token(token);
+        let named = self.queues.work.queue_of_token(token);
         let served = named.and_then(|name| self.names.iter().find(|served| **served == name));
         served.unwrap_or(&self.names[0])
     }
@@ -449,7 +449,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         for (name, items) in by_queue {
             let tokens: Vec<_> = items.iter().map(|(index, item)| (*index, item.lease_token.clone())).collect();
             let items = items.into_iter().map(|(_, item)| decode::settlement(item)).collect();
-            let answers = self.queues.settle_each(&name, items).await;
+            let answers = self.queues.work.settle_each(&name, items).await;
             for ((index, token), answer) in tokens.into_iter().zip(answers) {
                 let is_over = match &answer {
                     Ok(handled) => !handled.is_active(),
@@ -468,7 +468,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
         let lease_token = sent.lease_token;
         let name = self.queue_of(&lease_token).clone();
         let answer = match decode::duration("lease_duration", sent.lease_duration) {
-            Ok(lease) => self.queues.extend(&name, &lease_token, lease).await,
+            Ok(lease) => self.queues.work.extend(&name, &lease_token, lease).await,
             Err(error) => Err(error),
         };
         match answer {
@@ -492,7 +492,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
 async fn release(queues: &Queues, leases: Vec<SentLease>) {
     let release = |sent: SentLease| {
         let item = SettleRequest { token: sent.token, verb: SettleAction::Release, delay: None, error: None };
-        async move { queues.settle(&sent.queue.1, item).await }
+        async move { queues.work.settle(&sent.queue.1, item).await }
     };
     let _ = futures_util::future::join_all(leases.into_iter().map(release)).await;
 }

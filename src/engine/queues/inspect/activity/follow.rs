@@ -11,7 +11,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 
 use crate::driver::{BackgroundLoop, NextActivation};
-use crate::queues::Queues;
+use crate::queues::inspect::InspectService;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::shard_activity::ShardActivity;
 use tallystone_domain::limits::{
@@ -73,35 +73,35 @@ impl DueShards {
 }
 
 /// Reads shards within a time, the others as far as their cost allows. What cannot be read stays old.
-pub async fn renew(queues: &Queues, due: DueShards, within: Duration) {
+pub async fn renew(inspect: &InspectService, due: DueShards, within: Duration) {
     tokio::select! {
         biased;
-        read = read_due(queues, due) => if let Err(error) = read {
+        read = read_due(inspect, due) => if let Err(error) = read {
             // Rows say their age, and the readiness of the server names the store.
             tracing::debug!(%error, "cannot read the totals of shards; trying again");
         },
-        () = queues.context.engine.clock.sleep(within) => {}
+        () = inspect.context.sleep(within) => {}
     }
 }
 
-async fn read_due(queues: &Queues, due: DueShards) -> Result<(), StoreError> {
-    read_shards(queues, due.shown).await?;
-    let (board, clock) = (&queues.context.activity, &queues.context.engine.clock);
+async fn read_due(inspect: &InspectService, due: DueShards) -> Result<(), StoreError> {
+    read_shards(inspect, due.shown).await?;
+    let (board, clock) = (&inspect.board, &inspect.context.engine.clock);
     let mut others = due.others.into_iter().peekable();
     while others.peek().is_some() && board.has_credit(clock.elapsed()) {
         let some: Vec<DueShard> = others.by_ref().take(ACTIVITY_READS_AT_ONCE_MAX).collect();
         // The looks are charged before: a read that is not waited for costs the store as much.
         let looks = LOOK_COST * some.len() as u64;
         board.charge(looks, clock.elapsed());
-        let cost = read_shards(queues, some).await?;
+        let cost = read_shards(inspect, some).await?;
         board.charge(cost.saturating_sub(looks), clock.elapsed());
     }
     Ok(())
 }
 
 /// Reads shards. Returns what that cost; fails if none of them could be read.
-async fn read_shards(queues: &Queues, shards: Vec<DueShard>) -> Result<u64, StoreError> {
-    let reads = shards.into_iter().map(|(queue, number)| read_shard(queues, queue, number));
+async fn read_shards(inspect: &InspectService, shards: Vec<DueShard>) -> Result<u64, StoreError> {
+    let reads = shards.into_iter().map(|(queue, number)| read_shard(inspect, queue, number));
     let mut reads = stream::iter(reads).buffer_unordered(ACTIVITY_READS_AT_ONCE_MAX);
     let (mut cost, mut failure) = (0, None);
     while let Some(read) = reads.next().await {
@@ -114,12 +114,12 @@ async fn read_shards(queues: &Queues, shards: Vec<DueShard>) -> Result<u64, Stor
 }
 
 /// Reads a shard, if it has changed. Returns what that cost.
-async fn read_shard(queues: &Queues, queue: Arc<ServedQueue>, number: u32) -> Result<u64, StoreError> {
-    let clock = &queues.context.engine.clock;
+async fn read_shard(inspect: &InspectService, queue: Arc<ServedQueue>, number: u32) -> Result<u64, StoreError> {
+    let clock = &inspect.context.engine.clock;
     let shard = queue.shard(number);
     let began = clock.now();
     let known = shard.activity.begin_read(clock.elapsed());
-    let read = match queues.context.stores.outbox.glance(shard.id, known).await {
+    let read = match inspect.context.stores.outbox.glance(shard.id, known).await {
         // The queue was dropped; the directory will say so.
         Err(StoreError { kind: StoreErrorKind::Conflict, .. }) => return Ok(LOOK_COST),
         Err(StoreError { kind: StoreErrorKind::Lost, .. }) => {
@@ -136,18 +136,18 @@ async fn read_shard(queues: &Queues, queue: Arc<ServedQueue>, number: u32) -> Re
     shard.activity.record_glance(&glance, times);
     let ShardGlance { view, .. } = glance;
     let Some(view) = view else { return Ok(LOOK_COST + CHANGED_COST) };
-    queues.context.update_view(&queue, number, view);
+    inspect.context.update_view(&queue, number, view);
     Ok(LOOK_COST + CHANGED_COST + READY_COST)
 }
 
 /// The loop that renews readings.
 pub struct ActivityFollower {
-    queues: Queues,
+    inspect: InspectService,
 }
 
 impl ActivityFollower {
-    pub fn new(queues: Queues) -> Self {
-        Self { queues }
+    pub fn new(inspect: InspectService) -> Self {
+        Self { inspect }
     }
 }
 
@@ -158,11 +158,11 @@ impl BackgroundLoop for ActivityFollower {
     }
 
     async fn activate(&mut self) -> NextActivation {
-        let context = &self.queues.context;
-        let elapsed = context.engine.clock.elapsed();
-        if context.activity.is_followed(elapsed) && self.queues.readings_age() {
+        let context = &self.inspect.context;
+        let elapsed = context.elapsed();
+        if self.inspect.board.is_followed(elapsed) && self.inspect.readings_age() {
             let due = DueShards::of(&context.all(), elapsed, ACTIVITY_RENEWED_AFTER, ShardActivity::looked_at);
-            renew(&self.queues, due, ROUND).await;
+            renew(&self.inspect, due, ROUND).await;
         }
         NextActivation::After(ROUND)
     }

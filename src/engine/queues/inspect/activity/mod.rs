@@ -15,8 +15,8 @@ use std::time::Duration;
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
+use crate::queues::inspect::InspectService;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::shard_activity::{ShardActivity, ShardReading};
 use tallystone_domain::Timestamp;
@@ -143,12 +143,12 @@ impl ActivityBoard {
     }
 }
 
-impl Queues {
+impl InspectService {
     /// Takes in the totals that the bridge read of a shard, in a read that began at a time.
     pub fn record_report(&self, shard: ShardId, report: &ShardReport, began: Timestamp) {
         let Some(queue) = self.context.by_id(shard.queue) else { return };
         if shard.number < queue.shards() {
-            let elapsed = self.context.engine.clock.elapsed();
+            let elapsed = self.context.elapsed();
             let gap = if self.readings_age() { ReadingGap::Unknown } else { ReadingGap::Quiet };
             queue.shard(shard.number).activity.record_report(report, (elapsed, began), gap);
         }
@@ -163,7 +163,7 @@ impl Queues {
         skip: usize,
         limit: usize,
     ) -> ActivityPage {
-        self.context.activity.note_asked(self.context.engine.clock.elapsed());
+        self.board.note_asked(self.context.elapsed());
         let (page, shown) = self.activity_page(&is_shown, order, skip, limit);
         if self.renew_shown(&shown).await { self.activity_page(&is_shown, order, skip, limit).0 } else { page }
     }
@@ -176,11 +176,11 @@ impl Queues {
         skip: usize,
         limit: usize,
     ) -> (ActivityPage, Vec<Arc<ServedQueue>>) {
-        let elapsed = self.context.engine.clock.elapsed();
+        let elapsed = self.context.elapsed();
         let all = self.all_activities(elapsed);
         let mut found: Vec<&ActivityRow> = all.iter().filter(|(_, row)| is_shown(&row.queue)).collect();
         sort(&mut found, order);
-        let now = self.context.engine.now();
+        let now = self.context.now();
         let totals = totals_of(&found, now);
         let has_more = found.len() > skip.saturating_add(limit);
         let (queues, rows): (Vec<_>, Vec<_>) = found.into_iter().skip(skip).take(limit).cloned().unzip();
@@ -190,19 +190,19 @@ impl Queues {
 
     /// The activity of a queue. O(shards).
     pub async fn activity(&self, name: &QueueName) -> Result<(QueueActivity, Timestamp), QueueError> {
-        let queue = self.queue(name).await?;
-        self.context.activity.note_asked(self.context.engine.clock.elapsed());
-        queue.record_shown(self.context.engine.clock.elapsed());
+        let queue = self.catalog.queue(name).await?;
+        self.board.note_asked(self.context.elapsed());
+        queue.record_shown(self.context.elapsed());
         if self.readings_age() {
-            let (queues, elapsed) = ([Arc::clone(&queue)], self.context.engine.clock.elapsed());
+            let (queues, elapsed) = ([Arc::clone(&queue)], self.context.elapsed());
             self.renew_due(DueShards::of(&queues, elapsed, ACTIVITY_AGE_MAX, ShardActivity::read_at)).await;
         }
-        Ok((self.row(&queue, self.moment()), self.context.engine.now()))
+        Ok((self.row(&queue, self.moment()), self.context.now()))
     }
 
     /// The rows of all queues, by name; shared by all who ask within a short time.
     fn all_activities(&self, elapsed: Duration) -> Arc<Vec<ActivityRow>> {
-        let mut last = self.context.activity.last.lock();
+        let mut last = self.board.last.lock();
         if let Some((at, rows)) = &*last
             && elapsed.saturating_sub(*at) < ACTIVITY_AGE_MAX
         {
@@ -222,18 +222,16 @@ impl Queues {
     /// Renews the readings of queues that are shown, if they are old, and then those of others. Returns whether they
     /// may be newer now.
     async fn renew_shown(&self, shown: &[Arc<ServedQueue>]) -> bool {
-        let is_due = || {
-            !DueShards::of(shown, self.context.engine.clock.elapsed(), RATE_STEP, ShardActivity::looked_at).is_empty()
-        };
+        let is_due = || !DueShards::of(shown, self.context.elapsed(), RATE_STEP, ShardActivity::looked_at).is_empty();
         if !self.readings_age() || !is_due() {
             return false;
         }
         let Some(_turn) = self.renewal_turn().await else { return false };
         // Another call may have renewed them meanwhile.
         if is_due() {
-            let elapsed = self.context.engine.clock.elapsed();
+            let elapsed = self.context.elapsed();
             self.renew_due(DueShards::of(&self.context.all(), elapsed, RATE_STEP, ShardActivity::looked_at)).await;
-            *self.context.activity.last.lock() = None;
+            *self.board.last.lock() = None;
         }
         true
     }
@@ -242,8 +240,8 @@ impl Queues {
     async fn renewal_turn(&self) -> Option<SemaphorePermit<'_>> {
         tokio::select! {
             biased;
-            turn = self.context.activity.renewal.acquire() => turn.ok(),
-            () = self.context.engine.clock.sleep(ACTIVITY_WAIT_MAX) => None,
+            turn = self.board.renewal.acquire() => turn.ok(),
+            () = self.context.sleep(ACTIVITY_WAIT_MAX) => None,
         }
     }
 
@@ -256,14 +254,15 @@ impl Queues {
 
     /// Whether readings get old while nothing changes here: others change the shards, or nothing reports.
     fn readings_age(&self) -> bool {
-        self.is_shared() || self.context.engine.queues_reported_to().is_none()
+        self.context.is_shared() || self.context.engine.queues_reported_to().is_none()
     }
 
     fn moment(&self) -> RowMoment {
-        let (elapsed, now) = (self.context.engine.clock.elapsed(), self.context.engine.now());
-        let read_to = self.context.engine.queues_reported_to().filter(|_| !self.is_shared());
+        let (elapsed, now) = (self.context.elapsed(), self.context.now());
+        let read_to = self.context.engine.queues_reported_to().filter(|_| !self.context.is_shared());
         let queues = || self.context.all().iter().filter(|queue| queue.holds_messages()).count();
-        let short_memory = self.memory().filter(QueueMemory::is_short).map(|memory| (memory, queues()));
+        let short_memory =
+            self.context.stores.shards.memory().filter(QueueMemory::is_short).map(|memory| (memory, queues()));
         RowMoment { elapsed, now, read_to, short_memory }
     }
 

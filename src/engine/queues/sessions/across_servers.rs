@@ -9,9 +9,9 @@ use std::sync::Arc;
 
 use crate::caller_quota::{CallerId, QuotaExceeded};
 use crate::catalog::FollowedCatalog;
-use crate::queues::Queues;
 use crate::queues::error::QueueError;
 use crate::queues::error::limited_resource::LimitedResource;
+use crate::queues::sessions::SessionService;
 use crate::queues::state::context::QueueContext;
 use crate::queues::state::served_queue::ServedQueue;
 use crate::queues::state::session_registry::{AdmittedCall, SessionWithShards};
@@ -29,7 +29,7 @@ impl QueueContext {
     }
 }
 
-impl Queues {
+impl SessionService {
     /// Opens a session of a caller in the directory. Returns the one that had its label, to be ended in its shards.
     pub(in crate::queues) async fn open_in_directory(
         &self,
@@ -39,14 +39,14 @@ impl Queues {
     ) -> Result<Vec<SessionWithShards>, QueueError> {
         let limit = |why| QueueError::LimitReached { of: LimitedResource::Session, why };
         let NewSession { id, label, lease } = session.clone();
-        let share = self.context.sessions.reserve(caller, self.context.engine.clock.elapsed()).map_err(limit)?;
+        let share = self.context.sessions.reserve(caller, self.context.elapsed()).map_err(limit)?;
         let earlier = match directory.open(session).await {
             Err(error) if error.kind == StoreErrorKind::Full => {
                 return Err(limit(QuotaExceeded::All(STORE_SESSIONS_MAX)));
             }
             opened => opened?,
         };
-        self.context.sessions.put(id, &label, lease, share, self.context.engine.clock.elapsed());
+        self.context.sessions.put(id, &label, lease, share, self.context.elapsed());
         let Some(earlier) = earlier else { return Ok(Vec::new()) };
         self.context.sessions.end(earlier.id, earlier.how);
         Ok(vec![(earlier.id, earlier.shards)])
@@ -61,7 +61,7 @@ impl Queues {
     ) -> Result<AdmittedCall, QueueError> {
         let reply = directory.begin_call(id, call).await?.map_err(|refusal| self.note_end(id, refusal))?;
         self.take_in(directory, id, reply).await?;
-        let now = self.context.engine.clock.elapsed();
+        let now = self.context.elapsed();
         Ok(self.context.sessions.admit_begun(id, call, reply.newest_call, now)?)
     }
 
@@ -71,11 +71,11 @@ impl Queues {
         directory: &Arc<dyn SessionDirectory>,
         id: SessionId,
     ) -> Result<std::time::Duration, QueueError> {
-        let heartbeat = self.context.sessions.heartbeat_of(id, self.context.engine.clock.elapsed());
+        let heartbeat = self.context.sessions.heartbeat_of(id, self.context.elapsed());
         let heard = directory.heartbeat(&[heartbeat]).await?.pop().unwrap_or(Err(Refusal::SessionNotFound));
         let reply = heard.map_err(|refusal| self.note_end(id, refusal))?;
         self.take_in(directory, id, reply).await?;
-        Ok(self.context.sessions.renew_heard(id, self.context.engine.clock.elapsed())?)
+        Ok(self.context.sessions.renew_heard(id, self.context.elapsed())?)
     }
 
     /// Makes a session known here of which a stream opens, with numbers of its own for the calls of the stream.
@@ -102,8 +102,8 @@ impl Queues {
         match ended.how {
             how @ (Ending::Replaced | Ending::Expired) => Err(Refusal::SessionEnded(how).into()),
             Ending::Closed => {
-                let queues = self.clone();
-                self.finish(async move { queues.end_in(id, ended.shards, Ending::Closed).await }).await
+                let sessions = self.clone();
+                self.context.finish(async move { sessions.end_in(id, ended.shards, Ending::Closed).await }).await
             }
         }
     }
@@ -129,7 +129,7 @@ impl Queues {
             return Ok(Some(queue));
         }
         if self.context.stores.shared.is_some() {
-            self.follow().await?;
+            self.catalog.follow().await?;
         }
         Ok(self.context.by_id(id))
     }
@@ -137,7 +137,7 @@ impl Queues {
     /// Tells the directory that a session has ended in a shard. The next call that asks a shard repeats a lost report.
     pub(in crate::queues) fn report_end(&self, id: SessionId, how: Ending) {
         let Some(directory) = self.context.session_directory().map(Arc::clone) else { return };
-        self.context.engine.driver.start_once(async move {
+        self.context.start_once(async move {
             if let Err(error) = directory.end(id, how).await {
                 tracing::debug!(%error, "cannot report the end of a session to other servers");
             }
@@ -151,7 +151,7 @@ impl Queues {
         id: SessionId,
         reply: HeartbeatReply,
     ) -> Result<(), QueueError> {
-        if !self.context.sessions.note_heartbeat(id, reply, self.context.engine.clock.elapsed()) {
+        if !self.context.sessions.note_heartbeat(id, reply, self.context.elapsed()) {
             self.read_row(directory, id).await?;
         }
         Ok(())
@@ -159,7 +159,7 @@ impl Queues {
 
     async fn read_row(&self, directory: &Arc<dyn SessionDirectory>, id: SessionId) -> Result<(), QueueError> {
         let row = directory.get(id).await?.ok_or_else(|| self.note_end(id, Refusal::SessionNotFound))?;
-        self.context.sessions.adopt(&row, self.context.engine.clock.elapsed());
+        self.context.sessions.adopt(&row, self.context.elapsed());
         Ok(())
     }
 
