@@ -275,7 +275,12 @@ fn open_locked(options: &Options, lock: File) -> Result<Embedded, OpenError> {
     let writer = writer.map_err(OpenError::library(disk::library::folder(dir)))?;
     let space = || DiskSpaceMonitor::of(dir, options.reserve_bytes);
     let queues = queues::recover::recover(&library, dir)?;
-    tracing::debug!(shards = queues.table.shards.len(), "the queues of the store are in memory");
+    tracing::debug!(
+        shards = queues.table.shards.len(),
+        finished_pages = queues.rows_read.pages,
+        finished_heads = queues.rows_read.heads,
+        "the queues of the store are in memory"
+    );
     let queue_moment = queues.moment;
     let shared = queues::QueueSharedState::open(&queues, options).map_err(unreadable)?;
     let recovered =

@@ -77,7 +77,7 @@ fn tell(test: &mut CrashTest, story: u32, fault: Fault) {
             Fault::Kill => (Launch::dev(&test.data).start(), libc::SIGKILL),
             Fault::PowerCut => {
                 let cut = PowerCut { moment: Moment::OnSignal, ..test.power_cut() };
-                (start_under(&test.data, &cut).expect("nobody has cut the power yet"), libc::SIGUSR2)
+                (start_under(Launch::dev(&test.data), &cut).expect("nobody has cut the power yet"), libc::SIGUSR2)
             }
         };
         let calls = 20 + test.rng.below(60);

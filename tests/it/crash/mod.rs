@@ -31,7 +31,7 @@ mod values;
 mod watching;
 
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use tempfile::TempDir;
@@ -81,7 +81,7 @@ fn no_power_cut_loses_or_doubles_an_add() {
         test.round = round;
         let cut = test.power_cut();
         cuts += 1;
-        let Some(mut server) = start_under(&test.data, &cut) else {
+        let Some(mut server) = start_under(Launch::dev(&test.data), &cut) else {
             continue; // the power cut came before the server was ready
         };
         if !test.check(&mut server) {
@@ -101,8 +101,7 @@ fn no_power_cut_loses_or_doubles_an_add() {
 }
 
 /// Starts a server with a scheduled power cut; returns `None` if the cut came before the server was ready.
-fn start_under(data: &Path, cut: &PowerCut) -> Option<Server> {
-    let mut launch = Launch::dev(data);
+fn start_under(mut launch: Launch, cut: &PowerCut) -> Option<Server> {
     for (name, value) in cut.environment() {
         launch = launch.env(name, &value);
     }

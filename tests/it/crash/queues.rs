@@ -7,6 +7,7 @@
 
 use std::collections::BTreeMap;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -36,6 +37,9 @@ const PRODUCERS: u64 = 4;
 const WORKERS: u64 = 8;
 /// In one of so many rounds what is completed is purged, beside all else.
 const PURGED_IN_ONE_OF: u32 = 3;
+/// In one of so many rounds the open leases are completed first. So there are pages of finished messages only. They are on disk
+/// when the kill comes, and a start reads them instead of heads.
+const WORKED_OFF_IN_ONE_OF: u32 = 2;
 pub(super) const HOUR: prost_types::Duration = prost_types::Duration { seconds: 3_600, nanos: 0 };
 
 pub(super) type Client = QueueServiceClient<PatientChannel>;
@@ -65,14 +69,15 @@ type Ledger = Arc<Mutex<BTreeMap<String, Known>>>;
 #[test]
 fn no_kill_loses_a_message_or_serves_a_completed_one() {
     let mut test = CrashTest::new("no_kill_loses_a_message_or_serves_a_completed_one");
-    let ledger = Ledger::default();
+    let (ledger, mut pages) = (Ledger::default(), 0);
     for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         if round % 5 == 4 {
             test.kill_in_recovery();
         }
-        let server = Launch::dev(&test.data).start();
-        if let Err(wrong) = on_runtime(check(&server, &ledger)) {
+        let server = launch(&test.data).start();
+        pages += pages_read(&server);
+        if let Err(wrong) = on_runtime(check_and_work_off(&server, &ledger, round)) {
             test.fail(&format!("round {round}: {wrong}\n{}", server.printed()));
         }
         let acknowledgements = 1 + test.rng.below(600);
@@ -84,25 +89,27 @@ fn no_kill_loses_a_message_or_serves_a_completed_one() {
         }
         server.kill();
     }
+    assert!(pages > 0, "no start after a kill has read a page of finished messages");
     finish(test, &ledger);
 }
 
 #[test]
 fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
     let mut test = CrashTest::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
-    let ledger = Ledger::default();
+    let (ledger, mut pages) = (Ledger::default(), 0);
     let mut cuts = 0;
     for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         let cut = test.power_cut();
         cuts += 1;
-        let Some(mut server) = start_under(&test.data, &cut) else {
+        let Some(mut server) = start_under(launch(&test.data), &cut) else {
             continue; // the power went before it was ready
         };
+        pages += pages_read(&server);
         let on_signal = matches!(cut.moment, Moment::OnSignal);
         let acknowledgements = if on_signal { 1 + test.rng.below(600) } else { 5_000 };
         let seed = test.rng.below(u64::MAX);
-        let checked = on_runtime(check(&server, &ledger));
+        let checked = on_runtime(check_and_work_off(&server, &ledger, round));
         let loaded = match checked {
             Ok(()) => on_runtime(load(&server, &ledger, (round, seed), acknowledgements, |server| {
                 server.signal(libc::SIGUSR2);
@@ -117,8 +124,28 @@ fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
         let status = server.wait();
         assert_eq!(status.signal(), Some(libc::SIGKILL), "round {round}: the power went: {status}");
     }
+    assert!(pages > 0, "no start after a power cut has read a page of finished messages");
     test.check_power_cuts(cuts);
     finish(test, &ledger);
+}
+
+/// A server whose log says what a start reads of the queues.
+fn launch(data: &Path) -> Launch {
+    Launch::dev(data).env("TALLYSTONE__LOG__LEVEL", "info,tallystone::adapters::embedded=debug")
+}
+
+/// The number of pages of finished messages that the start of this server has read.
+fn pages_read(server: &Server) -> u64 {
+    let printed = server.printed();
+    let (_, after) = printed.split_once("finished_pages=").expect("the log of a start has it");
+    let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().expect("a number")
+}
+
+/// Compares every message with what is known of it, and in some rounds completes whatever has a lease.
+async fn check_and_work_off(server: &Server, ledger: &Ledger, round: u32) -> Result<(), CheckError> {
+    check(server, ledger).await?;
+    if round % WORKED_OFF_IN_ONE_OF == 1 { complete_open(server, ledger).await.map(drop) } else { Ok(()) }
 }
 
 /// After the last round: every message, those that wait are worked off, and an orderly stop changes nothing.
@@ -126,7 +153,8 @@ fn finish(mut test: CrashTest, ledger: &Ledger) {
     let server = Launch::dev(&test.data).start();
     let work_off = async {
         check(&server, ledger).await?;
-        complete_open(&server, ledger).await?;
+        let completed = complete_open(&server, ledger).await?;
+        assert!(completed > 0, "some leases were kept");
         drain(&server, ledger).await?;
         check(&server, ledger).await?;
         purge_all(&server, ledger).await?;
@@ -447,16 +475,16 @@ fn settled_or_gone(status: Status) -> CheckError {
     }
 }
 
-/// Completes with the leases of all rounds: each holds over every restart since.
-async fn complete_open(server: &Server, ledger: &Ledger) -> Result<(), CheckError> {
+/// Completes with the leases of all rounds, and returns how many: each holds over every restart since.
+async fn complete_open(server: &Server, ledger: &Ledger) -> Result<usize, CheckError> {
     let mut client = connect(server).await?;
     let open: Vec<(String, String)> =
         ledger.lock().iter().filter_map(|(id, known)| Some((id.clone(), known.open.clone()?))).collect();
-    assert!(!open.is_empty(), "some leases were kept");
+    let completed = open.len();
     for (id, token) in open {
         complete(&mut client, ledger, &id, token).await?;
     }
-    Ok(())
+    Ok(completed)
 }
 
 /// Each is answered as a repeat, although nothing but the answer is left of its message.

@@ -42,6 +42,16 @@ pub struct RecoveredQueues {
     pub table: ShardTable,
     /// Moment of the last commit.
     pub moment: Option<Moment>,
+    pub rows_read: FinishedRowsRead,
+}
+
+/// The rows of messages that are over which a start has read.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct FinishedRowsRead {
+    /// Pages of stubs, of up to 64 messages each.
+    pub pages: usize,
+    /// Heads, one for each message whose page is not up to date.
+    pub heads: usize,
 }
 
 /// The reason why a row belongs to no shard.
@@ -76,7 +86,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
         value_limits(&spaces, &table, &mut shards)?;
         sessions(&spaces, &table, &mut shards)?;
         counts(&spaces, &mut shards)?;
-        heads(&spaces, &mut table, &mut shards, &deleted)?;
+        let rows_read = heads(&spaces, &mut table, &mut shards, &deleted)?;
         kept_answers(&table, &mut shards)?;
         for (shard, core) in finish(shards)? {
             table.counted_values += core.tally().own_values();
@@ -86,7 +96,7 @@ pub fn recover(library: &Library, dir: &Path) -> Result<RecoveredQueues, OpenErr
         outbox(&spaces, &mut table)?;
         let moment = spaces.shards.get(key::CLOCK).map_err(ReadError::from)?;
         let moment = moment.map(|bytes| Moment::from_bytes(&bytes)).transpose()?;
-        Ok(RecoveredQueues { spaces: Some(spaces.clone()), table, moment })
+        Ok(RecoveredQueues { spaces: Some(spaces.clone()), table, moment, rows_read })
     };
     read().map_err(|unfit| match unfit {
         QueueRecoveryError::Read(ReadError::Library(source)) => OpenError::library(library::folder(dir))(source),
@@ -202,7 +212,7 @@ fn heads(
     table: &mut ShardTable,
     shards: &mut ShardRestorers,
     deleted: &HashSet<ShardId>,
-) -> Result<(), QueueRecoveryError> {
+) -> Result<FinishedRowsRead, QueueRecoveryError> {
     let mut left: HashMap<ShardId, Vec<u64>> = HashMap::new();
     for row in rows(&spaces.heads, key::everything(), ScanOrder::OldestFirst) {
         let (key, value) = row?;
@@ -212,10 +222,10 @@ fn heads(
         let (shard, sequence) = key::to_message(&key).ok_or_else(|| malformed_key("message", &key))?;
         add_head(table, shards, deleted, &mut left, (shard, sequence), &value)?;
     }
-    stubs(spaces, table, shards, deleted, &mut left)?;
+    let read = stubs(spaces, table, shards, deleted, &mut left)?;
     left.values_mut().for_each(|sequences| sequences.sort_unstable());
     table.leftovers.extend(left);
-    Ok(())
+    Ok(read)
 }
 
 /// Adds a head to its shard. One of a deleted queue is the record of the answer to its token.
@@ -253,7 +263,8 @@ fn stubs(
     shards: &mut ShardRestorers,
     deleted: &HashSet<ShardId>,
     left: &mut HashMap<ShardId, Vec<u64>>,
-) -> Result<(), QueueRecoveryError> {
+) -> Result<FinishedRowsRead, QueueRecoveryError> {
+    let mut read = FinishedRowsRead::default();
     let mut by_heads: BTreeSet<(ShardId, u64)> = BTreeSet::new();
     for row in rows(&spaces.stubs, key::all(PageTag::Dirty as u8), ScanOrder::OldestFirst) {
         let (key, _) = row?;
@@ -272,6 +283,7 @@ fn stubs(
                 let stubs = decode_stub_page(shard.number, page, &value);
                 let stubs = stubs.map_err(|why| QueueRecoveryError::Page { shard, page, why })?;
                 parts.stubs(&stubs).map_err(|why| QueueRecoveryError::Parts { shard, why })?;
+                read.pages += 1;
             }
             Some(_) | None => drop(by_heads.insert((shard, page))),
         }
@@ -281,9 +293,10 @@ fn stubs(
             let (key, value) = row?;
             let place = key::to_over(&key).ok_or_else(|| malformed_key("message that is over", &key))?;
             add_head(table, shards, deleted, left, place, &value)?;
+            read.heads += 1;
         }
     }
-    Ok(())
+    Ok(read)
 }
 
 /// Builds the indexes of the shards, on all cores, because nothing else runs during a start.

@@ -68,7 +68,7 @@ fn no_power_cut_gives_a_value_to_two_workers_or_its_messages_out_of_order() {
     for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         let cut = test.power_cut();
-        let Some(mut server) = start_under(&test.data, &cut) else {
+        let Some(mut server) = start_under(Launch::dev(&test.data), &cut) else {
             continue; // the power went before it was ready
         };
         let answers = if matches!(cut.moment, Moment::OnSignal) { ANSWERS_MIN + test.rng.below(300) } else { 5_000 };

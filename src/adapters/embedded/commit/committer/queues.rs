@@ -50,7 +50,7 @@ const APPLY: &str = "apply to queue";
 impl CommitterQueues {
     /// Continues with the recovered queues.
     pub fn new(recovered: RecoveredQueues) -> Self {
-        let RecoveredQueues { spaces, table, moment } = recovered;
+        let RecoveredQueues { spaces, table, moment, rows_read: _ } = recovered;
         let (listeners, to_shed) = (ListenerSet::default(), BTreeSet::new());
         Self { table, spaces, listeners, moment, trim_due: true, to_shed, answers_dropped_next: Timestamp::MIN }
     }
