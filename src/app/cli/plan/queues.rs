@@ -8,7 +8,7 @@ use crate::output::Output;
 use crate::plan::cells::{PlanRow, estimated, row, setting};
 use crate::{Failure, arguments};
 use tallystone_app::units;
-use tallystone_domain::capacity::queues::{EmbeddedQueuePlan, QueueLoad, QueuePlan, RedisQueuePlan};
+use tallystone_domain::capacity::queues::{EmbeddedQueuePlan, HISTORY_RETENTION, QueueLoad, QueuePlan, RedisQueuePlan};
 use tallystone_domain::limits::{
     DEDUPE_WINDOW_MAX, DEDUPE_WINDOW_MIN, MESSAGE_TTL_MAX, METADATA_BYTES_MAX, PAYLOAD_BYTES_MAX,
 };
@@ -97,7 +97,7 @@ fn memory_on_embedded(plan: &EmbeddedQueuePlan, output: Output) -> Vec<PlanRow> 
     rows.extend([
         row("queues, embedded", about(plan.memory_bytes), "memory, all of these"),
         row("queues.memory_bytes", set, "of the server: a quarter more; enqueues beyond it are STORAGE_FULL"),
-        row("machine, embedded", about(plan.machine_bytes), "memory of which the setting is half, its default"),
+        row("machine, embedded", about(plan.machine_bytes), "memory: twice the setting, at least 400MiB more than it"),
     ]);
     rows
 }
@@ -111,9 +111,14 @@ fn disk_on_embedded(plan: &EmbeddedQueuePlan, output: Output) -> Vec<PlanRow> {
     if plan.answers_disk_bytes > 0 {
         rows.push(row("disk, kept answers", about(plan.answers_disk_bytes), "embedded; twice, while files are merged"));
     }
+    let reach = units::span(Duration::from_secs(plan.history_reach.as_secs() / 60 * 60));
+    let history = match plan.history_reach < HISTORY_RETENTION {
+        true => format!("embedded; the last {reach}: bridge.history_max_bytes is full then"),
+        false => "embedded; 7 days, bridge.history_max_bytes at most".to_owned(),
+    };
     rows.extend([
         row("disk, outboxes", about(plan.outbox_disk_bytes), "embedded; an hour of changes, 1GiB at most"),
-        row("disk, history", about(plan.history_disk_bytes), "embedded; 7 days, bridge.history_max_bytes at most"),
+        row("disk, history", about(plan.history_disk_bytes), &history),
         row("disk, queues", about(plan.disk_bytes), "embedded, all of these"),
     ]);
     rows
@@ -180,7 +185,7 @@ fn size_within(text: &str, most: u32, what: &str) -> Result<u64, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tallystone_domain::capacity::queues::{HISTORY_BYTES, HISTORY_RETENTION, REDIS_TOLD_FROM_PERCENT};
+    use tallystone_domain::capacity::queues::{HISTORY_BYTES, REDIS_TOLD_FROM_PERCENT};
     use tallystone_domain::queue::Settings;
     use tallystone_ports::MEMORY_TOLD_FROM_PERCENT;
 

@@ -22,6 +22,9 @@ const PAIR_BYTES: u64 = 64;
 const MEMORY_ROOM_PERCENT: u64 = 125;
 /// By default `queues.memory_bytes` is such a part of the memory of the machine.
 const MACHINE_PARTS: u64 = 2;
+/// Bytes of memory of a machine beside its queues, at least. In a control group of 512 MiB under 9,000 lives a second
+/// the rest of the process took 228 MiB (docs/benchmarks.md, figures of queues), and 160 MiB stay free for files.
+const BESIDE_QUEUES_BYTES: u64 = 400 << 20;
 
 /// Bytes on disk of the head of a finished message, with its row in a page and without metadata. A pending message of
 /// 100 bytes took 324, body included (docs/benchmarks.md, figures of queues). A finished one has its settlement and
@@ -59,7 +62,8 @@ pub struct EmbeddedQueuePlan {
     pub memory_bytes: u64,
     /// The value of `queues.memory_bytes` that has room for a quarter more.
     pub memory_setting_bytes: u64,
-    /// The memory of a machine on which that is the default.
+    /// The memory of a machine on which that is the default, or which has room for the rest of the process if that is
+    /// more.
     pub machine_bytes: u64,
     /// Disk space of heads.
     pub heads_disk_bytes: u64,
@@ -71,6 +75,8 @@ pub struct EmbeddedQueuePlan {
     pub outbox_disk_bytes: u64,
     /// Disk space of the history, with its default retention and within its default bound.
     pub history_disk_bytes: u64,
+    /// How far back the history reaches: its default retention, or less where its default bound comes first.
+    pub history_reach: Duration,
     /// Disk space of all of them.
     pub disk_bytes: u64,
 }
@@ -97,15 +103,31 @@ impl EmbeddedQueuePlan {
             answers_bytes,
             memory_bytes,
             memory_setting_bytes,
-            machine_bytes: memory_setting_bytes.saturating_mul(MACHINE_PARTS),
+            machine_bytes: machine_bytes(memory_setting_bytes),
             heads_disk_bytes,
             bodies_disk_bytes,
             answers_disk_bytes,
             outbox_disk_bytes,
             history_disk_bytes,
+            history_reach: history_reach(load),
             disk_bytes: others.into_iter().fold(heads_disk_bytes, u64::saturating_add),
         }
     }
+}
+
+/// The memory of a machine for this value of `queues.memory_bytes`; nothing if there are no queues.
+fn machine_bytes(setting: u64) -> u64 {
+    if setting == 0 {
+        return 0;
+    }
+    setting.saturating_mul(MACHINE_PARTS).max(setting.saturating_add(BESIDE_QUEUES_BYTES))
+}
+
+/// How far back the history of a load reaches.
+fn history_reach(load: &QueueLoad) -> Duration {
+    let bytes = load.lives_per_1000_seconds.saturating_mul(HISTORY_ROWS * HISTORY_ROW_BYTES);
+    let seconds = HISTORY_BYTES.saturating_mul(1_000).checked_div(bytes);
+    seconds.map_or(HISTORY_RETENTION, |seconds| HISTORY_RETENTION.min(Duration::from_secs(seconds)))
 }
 
 /// The memory of metadata of so many bytes, as if a message had the most pairs.

@@ -59,10 +59,14 @@ fn a_thousand_lives_a_second_for_an_hour_are_so_many_messages_and_bytes() {
     let embedded = plan.embedded;
     assert_eq!(embedded.memory_bytes, 3_600_000 * 80 + 60_000 * 320 + 600_000 * 128);
     assert_eq!(embedded.memory_setting_bytes, 512 << 20, "a quarter more is 458 MiB");
-    assert_eq!(embedded.machine_bytes, 1 << 30);
+    assert_eq!(embedded.machine_bytes, 1 << 30, "twice as much");
+    let small = load(100).plan().embedded;
+    assert_eq!((small.memory_setting_bytes, small.machine_bytes), (64 << 20, 464 << 20), "room for the process itself");
     assert_eq!(embedded.heads_disk_bytes, 3_660_000 * 300 * 2);
     assert_eq!(embedded.bodies_disk_bytes, 3_660_000 * 150 * 2);
     assert_eq!((embedded.outbox_disk_bytes, embedded.history_disk_bytes), (1 << 30, 16 << 30), "both are bounded");
+    assert_eq!(embedded.history_reach, Duration::from_secs((16 << 30) / (1_000 * 3 * 156)), "about ten hours");
+    assert_eq!([load(0), load(1)].map(|load| load.plan().embedded.history_reach), [7 * 24 * HOUR; 2]);
     let used = 3_600_000 * 110 + 60_000 * 376 + 600_000 * 120;
     assert_eq!(plan.redis.used_memory_bytes, used);
     assert!(used <= plan.redis.maxmemory_bytes / 100 * 85, "no operator is told");
