@@ -12,8 +12,9 @@ use std::time::{Duration, SystemTime};
 use prost_types::Timestamp;
 use serde_json::Value;
 use tallystone::adapters::cassandra::schema::{self, Replication, SchemaState};
-use tallystone::adapters::cassandra::{self as adapter, Credentials, Options, StartupDeadline, connect};
+use tallystone::adapters::cassandra::{self as adapter, Credentials, OpenError, Options, StartupDeadline, connect};
 use tallystone::adapters::system::SystemClock;
+use tallystone::ports::StoreErrorKind;
 use uuid::Uuid;
 
 use crate::fleet::several_servers::add_to;
@@ -90,6 +91,20 @@ pub fn patience() -> Arc<StartupDeadline> {
     Arc::new(StartupDeadline::start_within(Arc::new(SystemClock), Duration::from_secs(90)))
 }
 
+/// Opens a keyspace that exists. A request of a start has its own limits, which a node on a busy machine may miss; the start is
+/// tried again then, as a supervisor does with a server.
+pub async fn open_patiently(options: &Options) -> adapter::Cassandra {
+    const TRIES: usize = 4;
+    for tried in 1.. {
+        match Box::pin(adapter::Cassandra::open(options, None, Arc::new(SystemClock), &patience())).await {
+            Ok(opened) => return opened,
+            Err(OpenError::Store { source, .. }) if source.kind == StoreErrorKind::Unavailable && tried < TRIES => {}
+            Err(error) => panic!("the keyspace opens: {error:?}"),
+        }
+    }
+    unreachable!("the last try returns or fails")
+}
+
 /// Opens a keyspace of the shared node, which the first call of the process makes.
 pub async fn keyspace(name: &str) -> adapter::Cassandra {
     static MADE: tokio::sync::Mutex<BTreeSet<String>> = tokio::sync::Mutex::const_new(BTreeSet::new());
@@ -102,8 +117,7 @@ pub async fn keyspace(name: &str) -> adapter::Cassandra {
         schema::apply(&session, name, schema::MIGRATIONS, &SystemClock, &|| ()).await.expect("the tables");
     }
     drop(made);
-    let opened = Box::pin(adapter::Cassandra::open(&options, None, Arc::new(SystemClock), &patience())).await;
-    opened.expect("the keyspace opens")
+    open_patiently(&options).await
 }
 
 /// Sends a statement, as an administrator does.

@@ -4,7 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use tallystone::adapters::cassandra::{Cassandra, Options, connect};
+use tallystone::adapters::cassandra::{Options, connect};
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::counter::{
@@ -16,7 +16,7 @@ use tallystone::proto::counter::v1::WatchCountsRequest;
 use tallystone::proto::counter::v1::counter_service_client::CounterServiceClient;
 use uuid::Uuid;
 
-use crate::engines::cassandra::{beside_with_node, node, patience};
+use crate::engines::cassandra::{beside_with_node, node, open_patiently, patience};
 use crate::servers::cassandra;
 use crate::support::harness::{HttpAnswer, Launch, Server, eventually};
 use crate::support::patience::patient_channel;
@@ -580,8 +580,7 @@ fn append_late(
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
         let clock = std::sync::Arc::new(SystemClock);
-        let opened =
-            Cassandra::open(&options_of(keyspace), None, clock.clone(), &patience()).await.expect("the keyspace opens");
+        let opened = open_patiently(&options_of(keyspace)).await;
         let stores = opened.stores(std::sync::Arc::new(FastTable::new(clock, 1 << 20)));
         // Under its token it counts once, so a write without an answer is repeated.
         let mut written = Vec::new();

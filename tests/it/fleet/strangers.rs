@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tallystone::adapters::cassandra::{Cassandra, Options};
+use tallystone::adapters::cassandra::Options;
 use tallystone::adapters::memory::FastTable;
 use tallystone::adapters::system::SystemClock;
 use tallystone::domain::fleet::{FleetSecret, Heartbeat, SECRET_BYTES};
@@ -16,6 +16,7 @@ use tonic::metadata::MetadataValue;
 use tonic::{Code, Request, Status};
 use tonic_types::StatusExt as _;
 
+use crate::engines::cassandra::open_patiently;
 use crate::fleet::several_servers::{add_to, metric};
 use crate::servers::cassandra::shared;
 use crate::support::harness::{Launch, Server, eventually};
@@ -40,8 +41,7 @@ async fn beats() -> Vec<Heartbeat> {
         timeout: Duration::from_secs(10),
     };
     let clock = Arc::new(SystemClock);
-    let opened = Cassandra::open(&options, None, clock.clone(), &crate::engines::cassandra::patience()).await;
-    let opened = opened.expect("the keyspace opens");
+    let opened = open_patiently(&options).await;
     let fleet = opened.stores(Arc::new(FastTable::new(clock, 1 << 20))).fleet.expect("several servers may share it");
     let members = fleet.members.members().await.expect("it answers");
     opened.close().await;
