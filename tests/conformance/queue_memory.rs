@@ -8,9 +8,10 @@ use tallystone_domain::queue::bulk_operation::PurgedStates;
 use tallystone_domain::queue::command::{BulkRequest, Dequeue, FailureReport, LeaseGrant, NewMessage};
 use tallystone_domain::queue::filter::ShapeKeys;
 use tallystone_domain::queue::messages::id_hash::IdKey;
-use tallystone_domain::queue::messages::message::{AttemptError, Metadata, RoutingValue};
+use tallystone_domain::queue::messages::message::{AttemptError, Metadata, RoutingValue, SessionId};
 use tallystone_domain::queue::messages::message_id::MessageId;
 use tallystone_domain::queue::messages::settlement::SettleAction;
+use tallystone_domain::queue::session_records::SessionCall;
 use tallystone_domain::queue::setup::settings::Exclusivity;
 use tallystone_domain::queue::{Command, MessageState, Reply, Settings, Shard};
 use uuid::Uuid;
@@ -162,6 +163,17 @@ fn shard_with(contents: &str, messages: u64) -> Filled {
             while !filled.take(100).is_empty() {}
             filled
         }
+        "sessions" => {
+            let mut filled = Filled::with(settings()).put_all(messages, plain);
+            for number in 1..=messages {
+                let lease = Some(Duration::from_secs(600));
+                let id = Uuid::from_u64_pair(number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number);
+                let id = SessionId(id.as_u128());
+                let call = SessionCall { id, lease, sequence: 1, attempt: 1, received_up_to: None };
+                filled.apply(Command::Dequeue(Dequeue { max: 1, session: Some(call), ..Dequeue::default() }));
+            }
+            filled
+        }
         "errored" => Filled::with(settings()).work_off(messages, (SettleAction::Fail, failed()), |_| {}),
         "dead letters" => of_stubs().work_off(messages, (SettleAction::Fail, failed()), shed),
         "finished" => of_stubs().work_off(messages, completed, shed),
@@ -205,6 +217,7 @@ fn the_count_of_the_memory_of_a_shard_is_within_15_percent_of_what_a_process_tak
         "shapes",
         "exclusive",
         "running",
+        "sessions",
         "errored",
         "dead letters",
         "finished",

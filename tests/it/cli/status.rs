@@ -2,7 +2,7 @@
 
 use super::Desk;
 use super::settings::alone;
-use crate::support::harness::Launch;
+use crate::support::harness::{Launch, Server};
 
 #[test]
 fn a_server_in_good_order_is_shown_at_one_glance() {
@@ -54,4 +54,40 @@ fn a_full_disk_is_a_problem_with_an_exit_code_and_the_server_is_still_shown() {
     assert!(ran.err.contains(&place) && ran.err.contains("iB free, so adds"), "{}", ran.err);
     let nobody = alone(&["status", "--server", "127.0.0.1:1", "--timeout", "1s"], &[]);
     assert_eq!(nobody.code, 5, "{}{}", nobody.out, nobody.err);
+}
+
+#[test]
+fn a_server_whose_messages_take_more_than_their_bound_starts_and_says_so_with_an_exit_code() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let queue = |server: &Server, method: &str, body: &str| {
+        server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body)
+    };
+    let enqueue = r#"{"queue": "mail", "message": {"payload": "aGVsbG8="}}"#;
+    let server = Launch::dev(folder.path()).start();
+    assert_eq!(queue(&server, "CreateQueue", r#"{"queue": {"name": "mail", "shards": 1}}"#).status, 200);
+    let hundred = vec![r#"{"payload": "aGVsbG8="}"#; 100].join(", ");
+    let batch = format!(r#"{{"queue": "mail", "messages": [{hundred}]}}"#);
+    assert!((0..4).all(|_| queue(&server, "BatchEnqueue", &batch).status == 200));
+    assert!(server.stop().success());
+
+    let server = Launch::dev(folder.path()).arg("--set").arg("queues.memory_bytes=64KiB").start();
+    let refused = queue(&server, "Enqueue", enqueue);
+    assert!(refused.status == 429 && refused.body.contains("STORAGE_FULL"), "{refused:?}");
+    let address = server.address.to_string();
+    let ran = alone(&["status", "--server", &address], &[]);
+    assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
+    assert!(ran.err.contains("queue-memory.md") && ran.err.contains("64 KiB"), "{}", ran.err);
+    let dequeue = r#"{"queue": "mail", "maxMessages": 5, "leaseDuration": "60s"}"#;
+    let leases = queue(&server, "Dequeue", dequeue).json()["leases"].as_array().expect("leases").clone();
+    assert_eq!(leases.len(), 5);
+    for lease in leases {
+        let settled = format!(r#"{{"queue": "mail", "leaseToken": {}}}"#, lease["leaseToken"]);
+        assert_eq!(queue(&server, "Complete", &settled).status, 200);
+    }
+    assert!(server.stop().success());
+
+    let server = Launch::dev(folder.path()).start();
+    assert_eq!(queue(&server, "Enqueue", enqueue).status, 200);
+    let depth = queue(&server, "GetDepth", r#"{"queue": "mail"}"#).json();
+    assert_eq!((&depth["pending"], &depth["completed"]), (&"396".into(), &"5".into()), "{depth}");
 }

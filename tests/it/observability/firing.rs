@@ -177,7 +177,7 @@ fn queues_whose_memory_runs_short_raise_their_alert_and_say_so_everywhere() {
     let data = folder.path().join("data");
     let server = Launch::dev(&data).start();
     use_it(&server);
-    let seen = Seen::well("a", settled(&server));
+    let well = settled(&server);
     assert!(server.stop().success());
     let server = Launch::dev(&data).arg("--set").arg("queues.memory_bytes=64KiB").start();
     let queue = |method: &str, body: &str| server.post(&format!("/tallystone.queue.v1.QueueService/{method}"), body);
@@ -197,7 +197,25 @@ fn queues_whose_memory_runs_short_raise_their_alert_and_say_so_everywhere() {
     let is_named = || attention()["reason"] == "ATTENTION_REASON_MEMORY_SHORT";
     assert!(eventually(WITHIN, is_named), "{}", attention());
     assert_eq!(attention()["runbook"], "docs/runbook/queue-memory.md");
-    expect_firing(&[seen.then(Some(page(&server)), TROUBLE)], &[("QueueMemoryShort", "a")]);
+    let page = page(&server);
+    let seen = |instance, page: String| Seen::well(instance, well.clone()).then(Some(page), TROUBLE);
+    let with_used = |used| with_queue_memory(&page, used, 1_000);
+    let all = [seen("a", page.clone()), seen("b", with_used(849)), seen("c", with_used(850))];
+    expect_firing(&all, &[("QueueMemoryShort", "a"), ("QueueMemoryShort", "c")]);
+}
+
+/// The page of a server whose messages take so much of so much memory.
+fn with_queue_memory(page: &str, used: u64, limit: u64) -> String {
+    let mut left = Some(used);
+    let line = |line: &str| match line.split_once(['{', ' ']).unwrap_or_default().0 {
+        "tallystone_queue_memory_bytes" => {
+            let series = line.rsplit_once(' ').expect("a value").0;
+            format!("{series} {}\n", left.take().unwrap_or_default())
+        }
+        "tallystone_queue_memory_limit_bytes" => format!("tallystone_queue_memory_limit_bytes {limit}\n"),
+        _ => format!("{line}\n"),
+    };
+    page.lines().map(line).collect()
 }
 
 #[test]
