@@ -76,7 +76,7 @@ fn a_server_whose_messages_take_more_than_their_bound_starts_and_says_so_with_an
     let address = server.address.to_string();
     let ran = alone(&["status", "--server", &address], &[]);
     assert_eq!(ran.code, 1, "{}{}", ran.out, ran.err);
-    assert!(ran.err.contains("queue-memory.md") && ran.err.contains("64 KiB"), "{}", ran.err);
+    assert!(ran.err.contains("queue-memory.md") && ran.err.contains("of 64KiB"), "{}", ran.err);
     let dequeue = r#"{"queue": "mail", "maxMessages": 5, "leaseDuration": "60s"}"#;
     let leases = queue(&server, "Dequeue", dequeue).json()["leases"].as_array().expect("leases").clone();
     assert_eq!(leases.len(), 5);

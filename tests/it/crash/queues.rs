@@ -69,7 +69,7 @@ type Ledger = Arc<Mutex<BTreeMap<String, Known>>>;
 #[test]
 fn no_kill_loses_a_message_or_serves_a_completed_one() {
     let mut test = CrashTest::new("no_kill_loses_a_message_or_serves_a_completed_one");
-    let (ledger, mut pages) = (Ledger::default(), 0);
+    let (ledger, mut pages) = (fill_pages(&mut test), 0);
     for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
         if round % 5 == 4 {
@@ -96,7 +96,7 @@ fn no_kill_loses_a_message_or_serves_a_completed_one() {
 #[test]
 fn no_power_cut_loses_a_message_or_serves_a_completed_one() {
     let mut test = CrashTest::new("no_power_cut_loses_a_message_or_serves_a_completed_one");
-    let (ledger, mut pages) = (Ledger::default(), 0);
+    let (ledger, mut pages) = (fill_pages(&mut test), 0);
     let mut cuts = 0;
     for round in 0..rounds(ROUNDS, ROUNDS_LONG) {
         test.round = round;
@@ -140,6 +140,31 @@ fn pages_read(server: &Server) -> u64 {
     let (_, after) = printed.split_once("finished_pages=").expect("the log of a start has it");
     let digits: String = after.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().expect("a number")
+}
+
+/// Before the first round: some hundred messages, all completed, so that there are pages of finished messages from the first
+/// start on.
+fn fill_pages(test: &mut CrashTest) -> Ledger {
+    const ACKNOWLEDGEMENTS: u64 = 2_000;
+    let ledger = Ledger::default();
+    let server = launch(&test.data).start();
+    let seed = test.rng.below(u64::MAX);
+    let end = |server: &Server| server.signal(libc::SIGKILL);
+    let filled = on_runtime(async {
+        check(&server, &ledger).await?;
+        load(&server, &ledger, (0, seed), ACKNOWLEDGEMENTS, end).await
+    });
+    filled.unwrap_or_else(|wrong| test.fail(&format!("the first messages: {wrong}")));
+    server.kill();
+    let server = launch(&test.data).start();
+    let worked_off = on_runtime(async {
+        check(&server, &ledger).await?;
+        complete_open(&server, &ledger).await?;
+        drain(&server, &ledger).await
+    });
+    worked_off.unwrap_or_else(|wrong| test.fail(&format!("the first messages: {wrong}")));
+    assert!(server.stop().success());
+    ledger
 }
 
 /// Compares every message with what is known of it, and in some rounds completes whatever has a lease.
