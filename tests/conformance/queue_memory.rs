@@ -163,23 +163,29 @@ fn shard_with(contents: &str, messages: u64) -> Filled {
             while !filled.take(100).is_empty() {}
             filled
         }
-        "sessions" => {
-            let mut filled = Filled::with(settings()).put_all(messages, plain);
-            for number in 1..=messages {
-                let lease = Some(Duration::from_secs(600));
-                let id = Uuid::from_u64_pair(number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number);
-                let id = SessionId(id.as_u128());
-                let call = SessionCall { id, lease, sequence: 1, attempt: 1, received_up_to: None };
-                filled.apply(Command::Dequeue(Dequeue { max: 1, session: Some(call), ..Dequeue::default() }));
-            }
-            filled
-        }
+        "sessions" => with_sessions(messages, None),
+        "confirmed" => with_sessions(messages, Some(1)),
         "errored" => Filled::with(settings()).work_off(messages, (SettleAction::Fail, failed()), |_| {}),
         "dead letters" => of_stubs().work_off(messages, (SettleAction::Fail, failed()), shed),
         "finished" => of_stubs().work_off(messages, completed, shed),
         "answers" => Filled::with(settings()).work_off(messages, completed, purge),
         other => panic!("no contents {other}"),
     }
+}
+
+/// Sessions with three leases each, which their workers have confirmed or not. A shard has at most 50,000 sessions.
+fn with_sessions(messages: u64, received_up_to: Option<u64>) -> Filled {
+    let mut filled = Filled::with(settings()).put_all(messages, plain);
+    for number in 1..=messages / 3 {
+        let id = SessionId(Uuid::from_u64_pair(number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number).as_u128());
+        let lease = Some(Duration::from_secs(600));
+        let call = SessionCall { id, lease, sequence: 1, attempt: 1, received_up_to: None };
+        filled.apply(Command::Dequeue(Dequeue { max: 3, session: Some(call), ..Dequeue::default() }));
+        if received_up_to.is_some() {
+            filled.apply(Command::Heartbeat { session: id, received_up_to });
+        }
+    }
+    filled
 }
 
 /// Runs in the process that the test below starts, and does nothing otherwise.
@@ -218,6 +224,7 @@ fn the_count_of_the_memory_of_a_shard_is_within_15_percent_of_what_a_process_tak
         "exclusive",
         "running",
         "sessions",
+        "confirmed",
         "errored",
         "dead letters",
         "finished",

@@ -3,6 +3,11 @@
 //! The figures are close, not exact. An ordered set of the standard library keeps up to 11 entries in a node. The
 //! allocator of the server gives memory away in classes of sizes, four for each power of two.
 
+/// The most entries of a node.
+const ENTRIES: usize = 11;
+/// What a node has besides its entries.
+const HEADER_BYTES: usize = 12;
+
 /// The memory of an entry of this size in an ordered set or map that grows at its end, which leaves nodes half full.
 pub(in crate::queue) const fn in_tree(entry: usize) -> usize {
     of_nodes(entry, 62)
@@ -13,11 +18,18 @@ pub(in crate::queue) const fn in_shuffled_tree(entry: usize) -> usize {
     of_nodes(entry, 76)
 }
 
+/// The memory of an ordered set or map with so many entries of this size. The first eleven are in one node.
+pub(in crate::queue) const fn small_tree(entry: usize, entries: usize) -> usize {
+    match entries {
+        0 => 0,
+        1..=ENTRIES => allocated(ENTRIES * entry + HEADER_BYTES),
+        _ => entries * in_tree(entry), // several nodes
+    }
+}
+
 /// The part of an entry in its node, and in the node above it, which has the places of those below it too. `used` is
 /// the number of entries of a node in tenths.
 const fn of_nodes(entry: usize, used: usize) -> usize {
-    const ENTRIES: usize = 11;
-    const HEADER_BYTES: usize = 12;
     const BELOW_BYTES: usize = (ENTRIES + 1) * size_of::<usize>();
     let leaf = allocated(ENTRIES * entry + HEADER_BYTES);
     let inner = allocated(ENTRIES * entry + HEADER_BYTES + BELOW_BYTES);
@@ -52,5 +64,11 @@ mod tests {
     fn entries_take_their_share_of_nodes_of_eleven() {
         assert_eq!((in_tree(16), in_shuffled_tree(16)), (39, 31));
         assert!(in_tree(100) > 100 && in_shuffled_tree(100) > 100);
+    }
+
+    #[test]
+    fn a_small_set_has_one_node_whatever_it_holds() {
+        assert_eq!([0, 1, 11].map(|entries| small_tree(8, entries)), [0, 112, 112]);
+        assert_eq!(small_tree(8, 12), 12 * in_tree(8));
     }
 }

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::limits::{SESSION_CALLS_KEPT, SESSION_KEPT};
-use crate::queue::allocation::{FIRST_NODE_BYTES, in_tree};
+use crate::queue::allocation::{in_shuffled_tree, small_tree};
 use crate::queue::messages::message::{MessageHead, SessionId};
 use crate::time::Timestamp;
 
@@ -135,6 +135,8 @@ pub struct Sessions {
     gone: BTreeSet<(Timestamp, SessionId)>,
     /// The sessions whose records have changed.
     changed: BTreeSet<SessionId>,
+    /// The bytes of the sets of all sessions.
+    set_bytes: usize,
 }
 
 impl Sessions {
@@ -143,15 +145,12 @@ impl Sessions {
         self.entries.len()
     }
 
-    /// The bytes of all sessions and their leases, of which the shard has so many. O(1).
-    pub fn memory_bytes(&self, leases: usize) -> usize {
-        // A session has its answered calls and bars, and for each lease an entry by call and one by sequence.
-        const SETS: usize = 4 * FIRST_NODE_BYTES;
-        const SESSION: usize = in_tree(size_of::<(SessionId, TrackedSession)>())
-            + in_tree(size_of::<(Timestamp, u64, SessionId)>())
-            + SETS;
-        const LEASE: usize = in_tree(size_of::<((u64, u64), u64)>()) + 2 * in_tree(size_of::<u64>());
-        if self.entries.is_empty() { 0 } else { self.entries.len() * SESSION + leases * LEASE }
+    /// The bytes of all sessions and their leases. O(1).
+    pub fn memory_bytes(&self) -> usize {
+        const SESSION: usize = in_shuffled_tree(size_of::<(SessionId, TrackedSession)>());
+        const DUE: usize = in_shuffled_tree(size_of::<(Timestamp, u64, SessionId)>());
+        const GONE: usize = in_shuffled_tree(size_of::<(Timestamp, SessionId)>());
+        self.entries.len() * SESSION + self.due.len() * DUE + self.gone.len() * GONE + self.set_bytes
     }
 
     /// Iterates over all sessions in the order of their numbers.
@@ -178,14 +177,20 @@ impl Sessions {
         change: impl FnOnce(&mut SessionRecord),
     ) {
         let entry = self.entries.entry(id).or_insert_with(|| TrackedSession::of(SessionRecord::new(lease, now)));
+        let before = entry.set_bytes();
         change(&mut entry.session);
+        self.set_bytes = self.set_bytes + entry.set_bytes() - before;
         self.changed.insert(id);
         self.refresh_timers(id);
     }
 
     /// Restores a stored record.
     pub fn restore(&mut self, id: SessionId, session: SessionRecord) {
-        self.entries.insert(id, TrackedSession::of(session));
+        let entry = TrackedSession::of(session);
+        self.set_bytes += entry.set_bytes();
+        if let Some(earlier) = self.entries.insert(id, entry) {
+            self.set_bytes -= earlier.set_bytes();
+        }
         self.refresh_timers(id);
     }
 
@@ -197,6 +202,7 @@ impl Sessions {
 
     pub fn forget(&mut self, id: SessionId) {
         if let Some(entry) = self.entries.remove(&id) {
+            self.set_bytes -= entry.set_bytes();
             self.unlist(id, entry.due, entry.gone);
             self.changed.insert(id);
         }
@@ -212,7 +218,7 @@ impl Sessions {
     pub fn enter(&mut self, message: &MessageHead) {
         let Some((lease, session)) = message.lease.and_then(|lease| Some((lease, lease.session?))) else { return };
         let Some(entry) = self.entries.get_mut(&session.id) else { return };
-        let sequence = message.key.sequence;
+        let (sequence, before) = (message.key.sequence, entry.set_bytes());
         entry.leases.insert((session.call, lease.fence.serial), sequence);
         entry.all.insert(sequence);
         if session.confirmed {
@@ -221,16 +227,19 @@ impl Sessions {
         if lease.cancel_requested {
             entry.cancels.insert(sequence);
         }
+        self.set_bytes = self.set_bytes + entry.set_bytes() - before;
     }
 
     /// Removes a running message, unchanged since it was added; the caller must call `refresh_timers` afterwards.
     pub fn leave(&mut self, message: &MessageHead) {
         let Some((lease, session)) = message.lease.and_then(|lease| Some((lease, lease.session?))) else { return };
         let Some(entry) = self.entries.get_mut(&session.id) else { return };
+        let before = entry.set_bytes();
         entry.leases.remove(&(session.call, lease.fence.serial));
         for of in [&mut entry.all, &mut entry.confirmed, &mut entry.cancels] {
             of.remove(&message.key.sequence);
         }
+        self.set_bytes = self.set_bytes + entry.set_bytes() - before;
     }
 
     /// Records that the last lease of a session ended at `now`. O(log n).
@@ -331,6 +340,15 @@ impl Sessions {
 }
 
 impl TrackedSession {
+    /// The bytes of its sets. O(1).
+    fn set_bytes(&self) -> usize {
+        let of_sequences = |set: &BTreeSet<u64>| small_tree(size_of::<u64>(), set.len());
+        let sets = [&self.all, &self.confirmed, &self.cancels, &self.session.answered].map(of_sequences);
+        let leases = small_tree(size_of::<((u64, u64), u64)>(), self.leases.len());
+        let bars = small_tree(size_of::<(u64, u32)>(), self.session.bars.len());
+        sets.into_iter().sum::<usize>() + leases + bars
+    }
+
     fn of(session: SessionRecord) -> Self {
         let (all, confirmed, cancels) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         Self { session, leases: BTreeMap::new(), all, confirmed, cancels, due: None, gone: None }

@@ -3,7 +3,6 @@
 use std::iter::Sum;
 use std::ops::{Add, AddAssign, SubAssign};
 
-use crate::queue::messages::state_machine::MessageState;
 use crate::queue::shard::Shard;
 
 /// The bytes of a shard or of many, by what takes them. Counted from the sizes of the parts, close to what they really
@@ -102,14 +101,13 @@ impl Sum for ShardMemory {
 impl Shard {
     /// The memory of the shard. O(shapes).
     pub fn memory(&self) -> ShardMemory {
-        let running = usize::try_from(self.totals().of(MessageState::Running).messages).unwrap_or(usize::MAX);
         let indexes = self.id_index.memory_bytes() + self.index.memory_bytes() + self.messages.page_bytes();
         ShardMemory {
             heads: self.messages.head_bytes() as u64,
             stubs: self.messages.stub_bytes() as u64,
             indexes: indexes as u64,
             answers: self.dedupe.memory_bytes() as u64,
-            sessions: self.sessions.memory_bytes(running) as u64,
+            sessions: self.sessions.memory_bytes() as u64,
         }
     }
 }
