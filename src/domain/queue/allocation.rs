@@ -5,7 +5,7 @@
 
 /// The most entries of a node.
 const ENTRIES: usize = 11;
-/// What a node has besides its entries.
+/// The bytes of a node besides its entries.
 const HEADER_BYTES: usize = 12;
 
 /// The memory of an entry of this size in an ordered set or map that grows at its end, which leaves nodes half full.
