@@ -163,8 +163,9 @@ fn shard_with(contents: &str, messages: u64) -> Filled {
             while !filled.take(100).is_empty() {}
             filled
         }
-        "sessions" => with_sessions(messages, None),
-        "confirmed" => with_sessions(messages, Some(1)),
+        "sessions" => with_sessions(messages, Leases::Held),
+        "confirmed" => with_sessions(messages, Leases::Confirmed),
+        "settled" => with_sessions(messages, Leases::GivenBack),
         "errored" => Filled::with(settings()).work_off(messages, (SettleAction::Fail, failed()), |_| {}),
         "dead letters" => of_stubs().work_off(messages, (SettleAction::Fail, failed()), shed),
         "finished" => of_stubs().work_off(messages, completed, shed),
@@ -173,19 +174,36 @@ fn shard_with(contents: &str, messages: u64) -> Filled {
     }
 }
 
-/// Sessions with three leases each, which their workers have confirmed or not. A shard has at most 50,000 sessions.
-fn with_sessions(messages: u64, received_up_to: Option<u64>) -> Filled {
+/// Sessions with three leases each, which their workers hold, have confirmed, or have given back. A shard has at most 50,000
+/// sessions.
+fn with_sessions(messages: u64, leases: Leases) -> Filled {
     let mut filled = Filled::with(settings()).put_all(messages, plain);
     for number in 1..=messages / 3 {
         let id = SessionId(Uuid::from_u64_pair(number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number).as_u128());
         let lease = Some(Duration::from_secs(600));
         let call = SessionCall { id, lease, sequence: 1, attempt: 1, received_up_to: None };
-        filled.apply(Command::Dequeue(Dequeue { max: 3, session: Some(call), ..Dequeue::default() }));
-        if received_up_to.is_some() {
-            filled.apply(Command::Heartbeat { session: id, received_up_to });
+        let asked = Dequeue { max: 3, session: Some(call), ..Dequeue::default() };
+        let Reply::Leases { leases: given, .. } = filled.apply(Command::Dequeue(asked)) else { panic!("leases") };
+        if leases != Leases::Held {
+            filled.apply(Command::Heartbeat { session: id, received_up_to: Some(1) });
+        }
+        for LeaseGrant { token, .. } in given.into_iter().filter(|_| leases == Leases::GivenBack) {
+            let (verb, failure) = (
+                SettleAction::Fail,
+                FailureReport { delay: Some(Duration::from_secs(3_600)), ..FailureReport::default() },
+            );
+            filled.apply(Command::Settle { token, verb, failure });
         }
     }
     filled
+}
+
+/// How far the leases of a session are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Leases {
+    Held,
+    Confirmed,
+    GivenBack,
 }
 
 /// Runs in the process that the test below starts, and does nothing otherwise.
@@ -225,6 +243,7 @@ fn the_count_of_the_memory_of_a_shard_is_within_15_percent_of_what_a_process_tak
         "running",
         "sessions",
         "confirmed",
+        "settled",
         "errored",
         "dead letters",
         "finished",

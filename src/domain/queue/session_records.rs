@@ -236,8 +236,15 @@ impl Sessions {
         let Some(entry) = self.entries.get_mut(&session.id) else { return };
         let before = entry.set_bytes();
         entry.leases.remove(&(session.call, lease.fence.serial));
+        // An empty set keeps its node, which is not counted.
+        if entry.leases.is_empty() {
+            entry.leases = BTreeMap::new();
+        }
         for of in [&mut entry.all, &mut entry.confirmed, &mut entry.cancels] {
             of.remove(&message.key.sequence);
+            if of.is_empty() {
+                *of = BTreeSet::new();
+            }
         }
         self.set_bytes = self.set_bytes + entry.set_bytes() - before;
     }
