@@ -111,7 +111,9 @@ fn disk_on_embedded(plan: &EmbeddedQueuePlan, output: Output) -> Vec<PlanRow> {
     if plan.answers_disk_bytes > 0 {
         rows.push(row("disk, kept answers", about(plan.answers_disk_bytes), "embedded; twice, while files are merged"));
     }
-    let reach = units::span(Duration::from_secs(plan.history_reach.as_secs() / 60 * 60));
+    // Whole minutes of an hour or more: nobody plans by seconds there.
+    let grain = if plan.history_reach.as_secs() < 3_600 { 1 } else { 60 };
+    let reach = units::span(Duration::from_secs(plan.history_reach.as_secs() / grain * grain));
     let history = match plan.history_reach < HISTORY_RETENTION {
         true => format!("embedded; the last {reach}: bridge.history_max_bytes is full then"),
         false => "embedded; 7 days, bridge.history_max_bytes at most".to_owned(),
@@ -218,6 +220,25 @@ mod tests {
                 assert!(manual.contains(&line), "docs/operating.md lacks\n{line}");
             }
         }
+    }
+
+    #[test]
+    fn the_row_of_the_history_says_how_far_back_it_reaches() {
+        let note = |lives: u64| {
+            let load = QueueLoad {
+                lives_per_1000_seconds: lives * 1_000,
+                retention: Duration::from_secs(60),
+                dedupe_window: Duration::from_secs(60),
+                payload_bytes: 100,
+                metadata_bytes: 0,
+                pending: None,
+            };
+            let mut rows = rows_of(&load.plan(), Output::plain()).into_iter();
+            rows.find(|[item, ..]| item == "disk, history").map(|[_, _, note]| note).expect("the row is there")
+        };
+        assert_eq!(note(1), "embedded; 7 days, bridge.history_max_bytes at most");
+        assert_eq!(note(5_000), "embedded; the last 2h2m: bridge.history_max_bytes is full then");
+        assert_eq!(note(1_000_000), "embedded; the last 36s: bridge.history_max_bytes is full then");
     }
 
     #[test]
