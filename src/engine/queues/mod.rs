@@ -89,11 +89,11 @@ pub struct ReportedQueue {
 #[derive(Clone)]
 pub struct Queues {
     context: Arc<QueueContext>,
-    pub catalog: CatalogService,
-    pub sessions: SessionService,
-    pub inspect: InspectService,
-    pub work: WorkService,
-    pub operations: OperationService,
+    pub catalog: Arc<CatalogService>,
+    pub sessions: Arc<SessionService>,
+    pub inspect: Arc<InspectService>,
+    pub work: Arc<WorkService>,
+    pub operations: Arc<OperationService>,
 }
 
 impl Queues {
@@ -132,11 +132,11 @@ impl Queues {
         driver.start(Sweeper::new(Arc::clone(&shared)));
         driver.start(ClockWatch::new(Arc::clone(&shared)));
         driver.start(UnnamedShards::new(shared));
-        driver.start(OperationTakeover::new(queues.operations.clone()));
-        driver.start(FollowLoop::new(queues.catalog.clone()));
-        driver.start(ActivityFollower::new(queues.inspect.clone()));
+        driver.start(OperationTakeover::new(Arc::clone(&queues.operations)));
+        driver.start(FollowLoop::new((*queues.catalog).clone()));
+        driver.start(ActivityFollower::new(Arc::clone(&queues.inspect)));
         if let Some(directory) = queues.context.session_directory().map(Arc::clone) {
-            driver.start(SessionExchange::new(queues.sessions.clone(), directory));
+            driver.start(SessionExchange::new(Arc::clone(&queues.sessions), directory));
         }
         Ok(queues)
     }
@@ -144,11 +144,14 @@ impl Queues {
     /// The services over a shared state.
     fn of(context: &Arc<QueueContext>) -> Self {
         let context = || Arc::clone(context);
-        let catalog = CatalogService::new(context());
-        let sessions = SessionService::new(context(), catalog.clone());
-        let inspect = InspectService::new(context(), catalog.clone());
-        let work = WorkService::new(context(), catalog.clone(), sessions.clone(), inspect.clone());
-        let operations = OperationService::new(context(), catalog.clone(), inspect.clone(), work.clone());
+        let catalog = Arc::new(CatalogService::new(context()));
+        let sessions = Arc::new(SessionService::new(context(), Arc::clone(&catalog)));
+        let inspect = Arc::new(InspectService::new(context(), Arc::clone(&catalog)));
+        let work = WorkService::new(context(), Arc::clone(&catalog), Arc::clone(&sessions), Arc::clone(&inspect));
+        let work = Arc::new(work);
+        let operations =
+            OperationService::new(context(), Arc::clone(&catalog), Arc::clone(&inspect), Arc::clone(&work));
+        let operations = Arc::new(operations);
         Self { context: context(), catalog, sessions, inspect, work, operations }
     }
 

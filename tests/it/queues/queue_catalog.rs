@@ -269,6 +269,9 @@ async fn changes_of_another_server_become_visible_by_following() {
 async fn a_catalog_is_followed_where_servers_share_it() {
     let shared = SharedStore::new().server().await;
     let owned = start(memory::queue_stores(Arc::new(SystemClock))).await;
-    assert_eq!(FollowLoop::new(shared.catalog).activate().await, NextActivation::After(CATALOG_FOLLOWED_EVERY));
-    assert_eq!(FollowLoop::new(owned.catalog).activate().await, NextActivation::Finished);
+    assert_eq!(
+        FollowLoop::new((*shared.catalog).clone()).activate().await,
+        NextActivation::After(CATALOG_FOLLOWED_EVERY)
+    );
+    assert_eq!(FollowLoop::new((*owned.catalog).clone()).activate().await, NextActivation::Finished);
 }

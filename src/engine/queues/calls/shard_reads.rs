@@ -1,6 +1,6 @@
 //! Reads of shards for several services: totals, and the shard of a message.
 //!
-//! A read first applies the due sweeps of the shard, so that it shows no expired window or lease.
+//! A read of totals first applies the due sweeps of the shards, so that it counts no expired window or lease.
 
 use std::sync::Arc;
 

@@ -66,20 +66,17 @@ pub struct CatalogService {
     look_ups: Arc<CatalogLookUps>,
     /// The queues made by templates, counted by the caller of their first enqueue.
     made_by_template: CallerQuota,
-    /// Whether a first enqueue may make its queue by a template.
-    makes_queues: bool,
     /// Whose queues those are that are made here.
     maker: CallerId,
 }
 
 impl CatalogService {
-    /// The catalog of these queues, whose first enqueues may make queues.
+    /// The catalog of these queues.
     pub(in crate::queues) fn new(context: Arc<QueueContext>) -> Self {
         Self {
             context,
             look_ups: Arc::default(),
             made_by_template: CallerQuota::new(QUEUES_MAX, CALLER_TEMPLATE_QUEUES_MAX).of_key(KeyQuota::Queues),
-            makes_queues: true,
             maker: CallerId::nobody(),
         }
     }
@@ -142,8 +139,12 @@ impl CatalogService {
         self.context.finish(async move { catalog.update_now(draft, &reset, expected, &author).await }).await
     }
 
-    /// Resolves the target of an enqueue.
-    pub(in crate::queues) async fn enqueue_target(&self, name: &QueueName) -> Result<EnqueueTarget, QueueError> {
+    /// Resolves the target of an enqueue, of a caller who may make its queue by a template or not.
+    pub(in crate::queues) async fn enqueue_target(
+        &self,
+        name: &QueueName,
+        makes_queues: bool,
+    ) -> Result<EnqueueTarget, QueueError> {
         self.look_up(name).await?;
         if let Some(found) = self.context.find(name) {
             let live = refuse_template(found)?;
@@ -152,7 +153,7 @@ impl CatalogService {
             }
             return Ok(EnqueueTarget::Live(live));
         }
-        let Some(template) = self.context.template_of(name).filter(|_| self.makes_queues) else {
+        let Some(template) = self.context.template_of(name).filter(|_| makes_queues) else {
             return Err(QueueError::NoTemplate { name: name.to_string() });
         };
         if let Some(why) = &template.spec.enqueue_blocked {
@@ -161,13 +162,6 @@ impl CatalogService {
         }
         let spec = QueueSpec { name: name.clone(), template_for: None, ..template.spec.clone() };
         Ok(EnqueueTarget::Template { template: template.spec.name.clone(), spec: Box::new(spec) })
-    }
-
-    /// The same catalog for callers who may make queues by template, or may not: then an enqueue to a queue that does
-    /// not exist is refused as one without a template.
-    #[must_use]
-    pub fn making_queues(&self, allowed: bool) -> Self {
-        Self { makes_queues: allowed, ..self.clone() }
     }
 
     /// The same catalog on behalf of a caller, whose the queues are that it creates.

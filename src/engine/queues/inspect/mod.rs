@@ -83,15 +83,17 @@ impl QueueContext {
 #[derive(Clone)]
 pub struct InspectService {
     context: Arc<QueueContext>,
-    catalog: CatalogService,
+    catalog: Arc<CatalogService>,
+    /// The last overview of all queues.
     overview_cache: Arc<OverviewCache>,
+    /// The last activities of all queues.
     board: Arc<ActivityBoard>,
     /// The open watches of queues.
     watches: CallerQuota,
 }
 
 impl InspectService {
-    pub(in crate::queues) fn new(context: Arc<QueueContext>, catalog: CatalogService) -> Self {
+    pub(in crate::queues) fn new(context: Arc<QueueContext>, catalog: Arc<CatalogService>) -> Self {
         let watches = CallerQuota::new(QUEUE_WATCHES_MAX, CALLER_QUEUE_WATCHES_MAX);
         Self { context, catalog, overview_cache: Arc::default(), board: Arc::default(), watches }
     }

@@ -64,9 +64,7 @@ impl InspectService {
             Some((item, watching))
         })))
     }
-}
 
-impl InspectService {
     /// The depth of a queue from a reading that began later than `than`: the last one, or a new one.
     async fn depth_after(&self, queue: &Arc<ServedQueue>, than: Duration) -> Result<Arc<Depth>, QueueError> {
         let read = async || Ok((self.context.elapsed(), self.context.depth_of(queue).await?));

@@ -121,7 +121,7 @@ impl OperationService {
     ) -> Result<Arc<RunningOperation>, QueueError> {
         let _turn = self.context.catalog.admit().await.ok_or(QueueError::ShuttingDown)?;
         let (id, now) = (queue.record.load().id, self.context.now());
-        if self.running_operations.get(&name_of(id, &token)).is_some() {
+        if self.known_operations.get(&name_of(id, &token)).is_some() {
             return self.start_running(queue, asked, None);
         }
         let OperationRequest { caller, work, total, .. } = &asked;
@@ -138,7 +138,7 @@ impl OperationService {
                 // The record of a rate-limited operation lasts until the operation can be over, plus the usual time.
                 let walk = Duration::from_secs(total.checked_div(work.rate.into()).unwrap_or_default());
                 let until = now + walk + token_lifetime(queue, work);
-                self.running_operations.reserve_stored_request(caller, until, now)?;
+                self.known_operations.reserve_stored_request(caller, until, now)?;
                 let (token, fingerprint) = (token.as_str().into(), work.fingerprint());
                 let ended_by = asked.ended_by;
                 let request = QueueRequest { queue: id, token, fingerprint, through, ended_by, until };
@@ -228,7 +228,7 @@ impl OperationService {
     /// Adds an operation to those that this server knows, or finds the one of its id. Returns whether it is new.
     pub(super) fn register(&self, made: RunningOperation) -> Result<(Arc<RunningOperation>, bool), QueueError> {
         let work = made.work.clone();
-        let (running, is_new) = self.running_operations.put(made, self.context.elapsed())?;
+        let (running, is_new) = self.known_operations.put(made, self.context.elapsed())?;
         if running.work == work { Ok((running, is_new)) } else { Err(reused()) }
     }
 

@@ -97,7 +97,7 @@ impl OperationService {
             findings: KeptFindings::default(),
             end: watch::Sender::new(None),
         };
-        let (running, is_new) = self.running_operations.put(made, engine.clock.elapsed())?;
+        let (running, is_new) = self.known_operations.put(made, engine.clock.elapsed())?;
         if running.work != work {
             return Err(reused());
         }

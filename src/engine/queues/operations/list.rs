@@ -30,7 +30,7 @@ impl OperationService {
         behind: Option<&OperationPlace>,
         rows: usize,
     ) -> Result<OperationsPage, QueueError> {
-        let (queue, known) = (self.catalog.queue(name).await?.record.load().id, &self.running_operations);
+        let (queue, known) = (self.catalog.queue(name).await?.record.load().id, &self.known_operations);
         let operations: Vec<Operation> = match self.operation_directory() {
             None => {
                 let now = self.context.elapsed();

@@ -239,20 +239,21 @@ impl RunningOperation {
 #[derive(Clone)]
 pub struct OperationService {
     context: Arc<QueueContext>,
-    catalog: CatalogService,
-    inspect: InspectService,
-    work: WorkService,
-    running_operations: Arc<Operations>,
+    catalog: Arc<CatalogService>,
+    inspect: Arc<InspectService>,
+    work: Arc<WorkService>,
+    /// Operations that run here, and those that ended a short time ago.
+    known_operations: Arc<Operations>,
 }
 
 impl OperationService {
     pub(super) fn new(
         context: Arc<QueueContext>,
-        catalog: CatalogService,
-        inspect: InspectService,
-        work: WorkService,
+        catalog: Arc<CatalogService>,
+        inspect: Arc<InspectService>,
+        work: Arc<WorkService>,
     ) -> Self {
-        Self { context, catalog, inspect, work, running_operations: Arc::default() }
+        Self { context, catalog, inspect, work, known_operations: Arc::default() }
     }
 
     /// Redrives errored messages: gives them their attempts back.
@@ -318,7 +319,7 @@ impl OperationService {
 
     /// Reads the progress of an operation, at whatever server it runs.
     pub async fn operation(&self, id: &str) -> Result<Operation, QueueError> {
-        match self.running_operations.get(id) {
+        match self.known_operations.get(id) {
             Some(running) => Ok(running.show()),
             None => self.operation_elsewhere(id).await,
         }
@@ -326,7 +327,7 @@ impl OperationService {
 
     /// Cancels an operation, at whatever server it runs.
     pub async fn cancel_operation(&self, id: &str) -> Result<Operation, QueueError> {
-        let Some(running) = self.running_operations.get(id) else { return self.cancel_elsewhere(id).await };
+        let Some(running) = self.known_operations.get(id) else { return self.cancel_elsewhere(id).await };
         running.cancel.cancel();
         // The wait cannot fail: the sender lives as long as the operation, which is held here.
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
@@ -334,7 +335,7 @@ impl OperationService {
     }
 
     fn running(&self, id: &str) -> Result<Arc<RunningOperation>, QueueError> {
-        self.running_operations.get(id).ok_or_else(|| operation_not_found(id))
+        self.known_operations.get(id).ok_or_else(|| operation_not_found(id))
     }
 
     async fn apply_single(&self, queue: &ServedQueue, work: &OperationSpec) -> Result<Operation, QueueError> {
@@ -372,7 +373,7 @@ impl OperationService {
         let _ = running.end.subscribe().wait_for(Option::is_some).await;
         match running.show() {
             Operation { state: OperationState::Failed(reason, what), id, .. } => {
-                self.running_operations.remove(&id);
+                self.known_operations.remove(&id);
                 Err(Reject::new(reason, what).into())
             }
             shown => Ok(shown),

@@ -165,7 +165,7 @@ impl OperationService {
         let token = asked.token.take().unwrap_or_else(|| self.made_token());
         let id = name_of(queue.record.load().id, &token);
         asked.token = Some(token);
-        let is_known_here = self.running_operations.get(&id).is_some();
+        let is_known_here = self.known_operations.get(&id).is_some();
         let found = if is_named && !is_known_here { directory.get(&id).await? } else { None };
         let now = self.context.elapsed();
         if let Some(row) = found {
@@ -190,7 +190,7 @@ impl OperationService {
         };
         if let Err(error) = stored {
             running.end.send_replace(Some((OperationState::failed(&error), self.context.now())));
-            self.running_operations.remove(&running.id);
+            self.known_operations.remove(&running.id);
             return Err(error);
         }
         self.drive_in_background(queue, &running);

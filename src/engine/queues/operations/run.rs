@@ -57,7 +57,7 @@ impl OperationService {
     pub(super) fn end_operation(&self, running: &Arc<RunningOperation>, state: OperationState, at: Timestamp) {
         let elapsed = self.context.elapsed();
         running.end.send_replace(Some((state, at)));
-        self.running_operations.ended(running, elapsed);
+        self.known_operations.ended(running, elapsed);
     }
 
     /// Walks over all shards.

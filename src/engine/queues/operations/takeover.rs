@@ -29,14 +29,14 @@ const MISSING_FOR: Duration = Duration::from_secs(3);
 
 /// The background loop that takes operations over.
 pub struct OperationTakeover {
-    operations: OperationService,
+    operations: Arc<OperationService>,
     /// Since when the runner of an operation is missing, by elapsed time.
     missing: HashMap<Box<str>, (MemberId, Duration)>,
 }
 
 impl OperationTakeover {
     /// Makes the loop of a server.
-    pub fn new(operations: OperationService) -> Self {
+    pub fn new(operations: Arc<OperationService>) -> Self {
         Self { operations, missing: HashMap::new() }
     }
 
@@ -46,7 +46,7 @@ impl OperationTakeover {
         let rows = directory.running().await?;
         self.missing.retain(|id, _| rows.iter().any(|row| row.id == *id));
         for row in rows {
-            let here = self.operations.running_operations.get(&row.id);
+            let here = self.operations.known_operations.get(&row.id);
             let end = here.as_ref().map(|running| running.show().state);
             let is_ours = row.runner == Some(member.id());
             match (here, end) {

@@ -23,7 +23,7 @@ const TIDIED_EVERY: Duration = Duration::from_secs(5);
 
 /// The loop of the exchange.
 pub struct SessionExchange {
-    sessions: SessionService,
+    sessions: Arc<SessionService>,
     directory: Arc<dyn SessionDirectory>,
     /// The position after the last end that was followed; none before the first round.
     position: Option<u64>,
@@ -33,7 +33,7 @@ pub struct SessionExchange {
 
 impl SessionExchange {
     /// Creates the loop for the sessions of these queues.
-    pub fn new(sessions: SessionService, directory: Arc<dyn SessionDirectory>) -> Self {
+    pub fn new(sessions: Arc<SessionService>, directory: Arc<dyn SessionDirectory>) -> Self {
         Self { sessions, directory, position: None, tidied_next: Duration::ZERO }
     }
 

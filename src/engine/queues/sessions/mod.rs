@@ -91,11 +91,11 @@ impl Drop for ActiveSessionCall {
 #[derive(Clone)]
 pub struct SessionService {
     context: Arc<QueueContext>,
-    catalog: CatalogService,
+    catalog: Arc<CatalogService>,
 }
 
 impl SessionService {
-    pub(in crate::queues) fn new(context: Arc<QueueContext>, catalog: CatalogService) -> Self {
+    pub(in crate::queues) fn new(context: Arc<QueueContext>, catalog: Arc<CatalogService>) -> Self {
         Self { context, catalog }
     }
 

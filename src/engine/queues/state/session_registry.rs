@@ -5,7 +5,7 @@
 //! upper half of its id is a hash of its label, the lower half the time at which it was opened. So a server that starts
 //! learns from the shards which sessions a label has, and which of them is the newest. A session without leases is
 //! forgotten at that time. Where several servers share a store, the session directory decides instead, and what is here
-//! is a copy of it: see `shared_sessions`.
+//! is a copy of it: see `sessions::across_servers`.
 
 mod directory_copy;
 

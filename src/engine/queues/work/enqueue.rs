@@ -103,7 +103,7 @@ impl WorkService {
         name: &QueueName,
         sent: SentMessage,
     ) -> Result<EnqueueOutcome, QueueError> {
-        let queue = match self.catalog.enqueue_target(name).await? {
+        let queue = match self.catalog.enqueue_target(name, self.makes_queues).await? {
             EnqueueTarget::Live(queue) => queue,
             EnqueueTarget::Template { template, spec } => {
                 let step = self.context.stores.time.clock().await?;
@@ -147,7 +147,7 @@ impl WorkService {
         name: &QueueName,
         sent: Vec<Result<SentMessage, QueueError>>,
     ) -> Result<Vec<Result<EnqueueOutcome, QueueError>>, QueueError> {
-        let (queue, sent) = match self.catalog.enqueue_target(name).await? {
+        let (queue, sent) = match self.catalog.enqueue_target(name, self.makes_queues).await? {
             EnqueueTarget::Live(queue) => (queue, sent),
             EnqueueTarget::Template { template, spec } => {
                 let step = self.context.stores.time.clock().await?;
@@ -243,7 +243,7 @@ impl WorkService {
         let EnqueueId { id, idempotent, .. } = named;
         match reply {
             Reply::Enqueued { key, state, already_enqueued } => {
-                let stats = &self.context.stats();
+                let stats = self.context.stats();
                 if already_enqueued {
                     stats.messages_repeated.increment();
                 } else {

@@ -19,19 +19,21 @@ use tallystone_domain::limits::{CALLER_WORK_STREAMS_MAX, WORK_STREAMS_MAX};
 #[derive(Clone)]
 pub struct WorkService {
     context: Arc<QueueContext>,
-    catalog: CatalogService,
-    sessions: SessionService,
-    inspect: InspectService,
+    catalog: Arc<CatalogService>,
+    sessions: Arc<SessionService>,
+    inspect: Arc<InspectService>,
     /// The open work streams.
     streams: CallerQuota,
+    /// Whether a first enqueue may make its queue by a template.
+    makes_queues: bool,
 }
 
 impl WorkService {
     pub(in crate::queues) fn new(
         context: Arc<QueueContext>,
-        catalog: CatalogService,
-        sessions: SessionService,
-        inspect: InspectService,
+        catalog: Arc<CatalogService>,
+        sessions: Arc<SessionService>,
+        inspect: Arc<InspectService>,
     ) -> Self {
         Self {
             context,
@@ -39,6 +41,7 @@ impl WorkService {
             sessions,
             inspect,
             streams: CallerQuota::new(WORK_STREAMS_MAX, CALLER_WORK_STREAMS_MAX),
+            makes_queues: true,
         }
     }
 
@@ -46,6 +49,6 @@ impl WorkService {
     /// exist is refused as one without a template.
     #[must_use]
     pub fn making_queues(&self, allowed: bool) -> Self {
-        Self { catalog: self.catalog.making_queues(allowed), ..self.clone() }
+        Self { makes_queues: allowed, ..self.clone() }
     }
 }

@@ -1,5 +1,4 @@
-//! The parts of queues that counter rules need: a check of a message before there is one, the clock of tokens, and the
-//! mark of the queue store, by which counters belong to it too.
+//! The check of a message of a counter rule before there is one, and of the store that it goes to.
 
 use crate::catalog::FollowedCatalog as _;
 use crate::queues::SentMessage;
@@ -12,7 +11,7 @@ impl WorkService {
     /// Fails if a queue would refuse a message even while it is empty. The queue exists, or a template makes it.
     /// Nothing is enqueued or created.
     pub(crate) async fn check_message(&self, name: &QueueName, sent: SentMessage) -> Result<(), QueueError> {
-        let spec = match self.catalog.enqueue_target(name).await? {
+        let spec = match self.catalog.enqueue_target(name, self.makes_queues).await? {
             EnqueueTarget::Live(queue) => queue.record.load().spec.clone(),
             EnqueueTarget::Template { spec, .. } => *spec,
         };

@@ -249,7 +249,7 @@ impl StreamSession {
     /// Sends a heartbeat to the shards.
     pub fn send_heartbeat(
         &mut self,
-        sessions: SessionService,
+        sessions: Arc<SessionService>,
     ) -> impl Future<Output = Result<HeartbeatOutcome, QueueError>> + Send + use<> {
         self.last_heartbeat_at = self.context.elapsed();
         let (id, taken) = (self.id, self.last_received_call);

@@ -154,7 +154,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             if let Some(session) = &mut self.session
                 && session.taken()
             {
-                self.heartbeat = Some(session.send_heartbeat(self.queues.sessions.clone()).boxed());
+                self.heartbeat = Some(session.send_heartbeat(Arc::clone(&self.queues.sessions)).boxed());
             }
             let answer = tokio::select! {
                 biased;
@@ -230,8 +230,8 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
             call: self.session.as_mut().map(StreamSession::next_call),
             credit: self.credit.clone(),
         };
-        let (queues, names) = (self.queues.clone(), self.names.clone());
-        self.dequeuing = Some(async move { queues.work.next_leases(&names, ask).await }.boxed());
+        let (work, names) = (Arc::clone(&self.queues.work), self.names.clone());
+        self.dequeuing = Some(async move { work.next_leases(&names, ask).await }.boxed());
     }
 
     /// Goes on with the dequeue while the connection accepts no response. It may have been woken for a message, and no
@@ -327,7 +327,7 @@ impl<S: Stream<Item = Result<wire::WorkRequest, Status>> + Send + Unpin> WorkerS
     fn start_heartbeat(&mut self) -> Result<WorkerStreamStep, Status> {
         if let Some(session) = &mut self.session {
             session.renew_session().map_err(to_status)?;
-            self.heartbeat = Some(session.send_heartbeat(self.queues.sessions.clone()).boxed());
+            self.heartbeat = Some(session.send_heartbeat(Arc::clone(&self.queues.sessions)).boxed());
         }
         Ok(WorkerStreamStep::NoResponse)
     }

@@ -142,11 +142,11 @@ async fn read_shard(inspect: &InspectService, queue: Arc<ServedQueue>, number: u
 
 /// The loop that renews readings.
 pub struct ActivityFollower {
-    inspect: InspectService,
+    inspect: Arc<InspectService>,
 }
 
 impl ActivityFollower {
-    pub fn new(inspect: InspectService) -> Self {
+    pub fn new(inspect: Arc<InspectService>) -> Self {
         Self { inspect }
     }
 }
