@@ -234,7 +234,7 @@ impl CatalogService {
     }
 
     /// Waits for the permit to change the catalog.
-    pub(in crate::queues) async fn begin_change(&self) -> Result<ChangeTurn<'_, CatalogQueue>, QueueError> {
+    async fn begin_change(&self) -> Result<ChangeTurn<'_, CatalogQueue>, QueueError> {
         // What other servers changed before this call, so that it is not decided on an older view.
         self.read_changes().await?;
         self.context.catalog.begin(&*self.context).await.ok_or(QueueError::ShuttingDown)
@@ -462,11 +462,7 @@ impl FollowedCatalog for CatalogService {
 }
 
 /// The record of a change. A queue is committed alone.
-pub(in crate::queues) fn record_of(
-    expected_version: Option<u64>,
-    entry: Option<CatalogQueue>,
-    change: QueueChange,
-) -> QueueRecord {
+fn record_of(expected_version: Option<u64>, entry: Option<CatalogQueue>, change: QueueChange) -> QueueRecord {
     QueueRecord { expected_version, entry, companion: (), change }
 }
 

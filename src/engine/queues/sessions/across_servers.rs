@@ -31,7 +31,7 @@ impl QueueContext {
 
 impl SessionService {
     /// Opens a session of a caller in the directory. Returns the one that had its label, to be ended in its shards.
-    pub(in crate::queues) async fn open_in_directory(
+    pub(super) async fn open_in_directory(
         &self,
         directory: &Arc<dyn SessionDirectory>,
         caller: &CallerId,
@@ -53,7 +53,7 @@ impl SessionService {
     }
 
     /// Admits a call of a session that any server may have served before.
-    pub(in crate::queues) async fn admit_shared(
+    pub(super) async fn admit_shared(
         &self,
         directory: &Arc<dyn SessionDirectory>,
         id: SessionId,
@@ -66,7 +66,7 @@ impl SessionService {
     }
 
     /// Tells the directory that a session was heard, and takes in what it has touched elsewhere.
-    pub(in crate::queues) async fn hear_session(
+    pub(super) async fn hear_session(
         &self,
         directory: &Arc<dyn SessionDirectory>,
         id: SessionId,
@@ -92,7 +92,7 @@ impl SessionService {
     }
 
     /// Ends a session for all servers and releases its leases. Returns their number.
-    pub(in crate::queues) async fn close_shared(
+    pub(super) async fn close_shared(
         &self,
         directory: &Arc<dyn SessionDirectory>,
         id: SessionId,
@@ -124,7 +124,7 @@ impl SessionService {
     }
 
     /// A queue that this server or another one serves; none if it was deleted.
-    pub(in crate::queues) async fn queue_by_id(&self, id: QueueId) -> Result<Option<Arc<ServedQueue>>, QueueError> {
+    pub(super) async fn queue_by_id(&self, id: QueueId) -> Result<Option<Arc<ServedQueue>>, QueueError> {
         if let Some(queue) = self.context.by_id(id) {
             return Ok(Some(queue));
         }
@@ -135,7 +135,7 @@ impl SessionService {
     }
 
     /// Tells the directory that a session has ended in a shard. The next call that asks a shard repeats a lost report.
-    pub(in crate::queues) fn report_end(&self, id: SessionId, how: Ending) {
+    pub(super) fn report_end(&self, id: SessionId, how: Ending) {
         let Some(directory) = self.context.session_directory().map(Arc::clone) else { return };
         self.context.start_once(async move {
             if let Err(error) = directory.end(id, how).await {
@@ -164,7 +164,7 @@ impl SessionService {
     }
 
     /// Notes here how the directory refused a session, which has ended then.
-    pub(in crate::queues) fn note_end(&self, id: SessionId, refusal: Refusal) -> QueueError {
+    pub(super) fn note_end(&self, id: SessionId, refusal: Refusal) -> QueueError {
         let how = match &refusal {
             Refusal::SessionEnded(how) => Some(*how),
             Refusal::SessionNotFound => Some(Ending::Expired),

@@ -229,12 +229,7 @@ impl SessionService {
     }
 
     /// Ends a session in shards. Returns the number of ended leases. Sweeps end the leases beyond a bound.
-    pub(in crate::queues) async fn end_in(
-        &self,
-        id: SessionId,
-        shards: Vec<ShardId>,
-        how: Ending,
-    ) -> Result<usize, QueueError> {
+    async fn end_in(&self, id: SessionId, shards: Vec<ShardId>, how: Ending) -> Result<usize, QueueError> {
         let ends = stream::iter(shards.clone()).map(|shard| self.end_in_one(id, shard, how));
         let answers: Vec<_> = ends.buffered(SESSION_SHARDS_AT_ONCE_MAX).collect().await;
         let done = shards.into_iter().zip(&answers).filter(|(_, answer)| answer.is_ok()).map(|(shard, _)| shard);

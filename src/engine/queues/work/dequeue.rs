@@ -191,7 +191,7 @@ impl WorkService {
     }
 
     /// Leases the available messages of all shards.
-    pub(in crate::queues) async fn lease_from_shards(
+    pub(super) async fn lease_from_shards(
         &self,
         queue: &Arc<ServedQueue>,
         ask: &DequeueRequest,

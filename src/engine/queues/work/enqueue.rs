@@ -179,7 +179,7 @@ impl WorkService {
     }
 
     /// Checks a message against a new queue, so that a refused message leaves no new queue behind.
-    pub(in crate::queues) fn check_on_empty_shard(
+    pub(super) fn check_on_empty_shard(
         &self,
         spec: &QueueSpec,
         sent: SentMessage,
