@@ -176,10 +176,12 @@ impl Sessions {
         now: Timestamp,
         change: impl FnOnce(&mut SessionRecord),
     ) {
-        let entry = self.entries.entry(id).or_insert_with(|| TrackedSession::of(SessionRecord::new(lease, now)));
-        let before = entry.set_bytes();
-        change(&mut entry.session);
-        self.set_bytes = self.set_bytes + entry.set_bytes() - before;
+        self.entries.entry(id).or_insert_with(|| {
+            let entry = TrackedSession::of(SessionRecord::new(lease, now));
+            self.set_bytes += entry.set_bytes();
+            entry
+        });
+        self.alter(id, |entry| change(&mut entry.session));
         self.changed.insert(id);
         self.refresh_timers(id);
     }
@@ -217,36 +219,37 @@ impl Sessions {
     /// Adds a running message; the caller must call `refresh_timers` afterwards.
     pub fn enter(&mut self, message: &MessageHead) {
         let Some((lease, session)) = message.lease.and_then(|lease| Some((lease, lease.session?))) else { return };
-        let Some(entry) = self.entries.get_mut(&session.id) else { return };
-        let (sequence, before) = (message.key.sequence, entry.set_bytes());
-        entry.leases.insert((session.call, lease.fence.serial), sequence);
-        entry.all.insert(sequence);
-        if session.confirmed {
-            entry.confirmed.insert(sequence);
-        }
-        if lease.cancel_requested {
-            entry.cancels.insert(sequence);
-        }
-        self.set_bytes = self.set_bytes + entry.set_bytes() - before;
+        let sequence = message.key.sequence;
+        self.alter(session.id, |entry| {
+            entry.leases.insert((session.call, lease.fence.serial), sequence);
+            entry.all.insert(sequence);
+            if session.confirmed {
+                entry.confirmed.insert(sequence);
+            }
+            if lease.cancel_requested {
+                entry.cancels.insert(sequence);
+            }
+        });
     }
 
     /// Removes a running message, unchanged since it was added; the caller must call `refresh_timers` afterwards.
     pub fn leave(&mut self, message: &MessageHead) {
         let Some((lease, session)) = message.lease.and_then(|lease| Some((lease, lease.session?))) else { return };
-        let Some(entry) = self.entries.get_mut(&session.id) else { return };
-        let before = entry.set_bytes();
-        entry.leases.remove(&(session.call, lease.fence.serial));
-        // An empty set keeps its node, which is not counted.
-        if entry.leases.is_empty() {
-            entry.leases = BTreeMap::new();
-        }
-        for of in [&mut entry.all, &mut entry.confirmed, &mut entry.cancels] {
-            of.remove(&message.key.sequence);
-            if of.is_empty() {
-                *of = BTreeSet::new();
+        self.alter(session.id, |entry| {
+            entry.leases.remove(&(session.call, lease.fence.serial));
+            for of in [&mut entry.all, &mut entry.confirmed, &mut entry.cancels] {
+                of.remove(&message.key.sequence);
             }
-        }
-        self.set_bytes = self.set_bytes + entry.set_bytes() - before;
+        });
+    }
+
+    /// Changes a session, and counts its sets again.
+    fn alter(&mut self, id: SessionId, change: impl FnOnce(&mut TrackedSession)) {
+        let Some(entry) = self.entries.get_mut(&id) else { return };
+        self.set_bytes -= entry.set_bytes();
+        change(entry);
+        entry.release_empty_sets();
+        self.set_bytes += entry.set_bytes();
     }
 
     /// Records that the last lease of a session ended at `now`. O(log n).
@@ -347,6 +350,22 @@ impl Sessions {
 }
 
 impl TrackedSession {
+    /// Gives back the nodes that sets keep when they become empty, which are not counted.
+    fn release_empty_sets(&mut self) {
+        let Self { session, leases, all, confirmed, cancels, .. } = self;
+        for set in [all, confirmed, cancels, &mut session.answered] {
+            if set.is_empty() {
+                *set = BTreeSet::new();
+            }
+        }
+        if leases.is_empty() {
+            *leases = BTreeMap::new();
+        }
+        if session.bars.is_empty() {
+            session.bars = BTreeMap::new();
+        }
+    }
+
     /// The bytes of its sets. O(1).
     fn set_bytes(&self) -> usize {
         let of_sequences = |set: &BTreeSet<u64>| small_tree(size_of::<u64>(), set.len());
