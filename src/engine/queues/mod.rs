@@ -71,6 +71,9 @@ pub use work::enqueue::{EnqueueOutcome, SentMessage};
 pub use work::settle::{LeaseActionRequest, LeaseExtension, LeaseOutcome, SettleRequest, UpdateRequest};
 pub use work::streams::{StreamLeaseRequest, StreamSession};
 
+/// The bytes whose seal marks the store. No lease token is made of them.
+const HOME: &[u8] = b"home of counter rules";
+
 /// The version of a queue that a caller read.
 pub type QueueEtag = Etag<QueueId>;
 
@@ -237,12 +240,12 @@ impl Queues {
     /// The time by which queues judge the age of tokens. It is never ahead of the queues, whatever the clock of the
     /// machine does.
     pub(crate) async fn token_time(&self) -> Result<Timestamp, QueueError> {
-        self.context.token_time().await
+        Ok(self.context.stores.time.clock().await?.token_age_clock)
     }
 
     /// The mark of the queue store: the same after a restart, and another one for each store.
     pub(crate) fn home(&self) -> QueueHome {
-        self.context.home()
+        QueueHome(self.context.lease_key.seal(HOME))
     }
 
     /// The memory of all queues and its bound; none where their store keeps them elsewhere. Cheap.

@@ -7,6 +7,8 @@ use super::{Except, expect_none, mentions_except};
 
 const FUNCTION_LINES_MAX: usize = 70;
 const METHODS_MAX: usize = 60;
+/// A function that is further to the right stands in a method.
+const METHOD_INDENT: usize = 4;
 const FILE_LINES_MAX: usize = 500;
 const TEST_FILE_LINES_MAX: usize = 800;
 const MODULE_COMMENT_LINES_MAX: usize = 20;
@@ -34,7 +36,8 @@ fn methods_by_type() -> BTreeMap<String, usize> {
             } else if line == "}" {
                 of_type = None;
             } else if let Some(of_type) = &of_type
-                && is_method(line)
+                && source.functions.iter().any(|function| function.line == number + 1)
+                && line.find(|letter| letter != ' ') == Some(METHOD_INDENT)
             {
                 *methods.entry(of_type.clone()).or_insert(0) += 1;
             }
@@ -52,15 +55,6 @@ fn type_of_impl(line: &str) -> Option<String> {
     });
     let name: String = after_generics.trim_start().chars().take_while(|letter| letter.is_alphanumeric()).collect();
     (!line.contains(" for ") && !name.is_empty()).then_some(name)
-}
-
-/// Whether a line begins a method: four blanks and `fn`, perhaps with words before it.
-fn is_method(line: &str) -> bool {
-    let Some(rest) = line.strip_prefix("    ").filter(|rest| !rest.starts_with(' ')) else { return false };
-    let Some((before, _)) = rest.split_once("fn ") else { return false };
-    // Without the part in brackets of pub(in crate::queues).
-    let before = before.split_once('(').map_or(before, |(_, after)| after.split_once(')').map_or("", |(_, rest)| rest));
-    before.split_whitespace().all(|word| matches!(word, "async" | "const" | "unsafe" | "pub"))
 }
 
 #[test]

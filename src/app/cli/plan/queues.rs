@@ -197,20 +197,25 @@ mod tests {
         if rest == 0 { last.to_string() } else { format!("{},{last:03}", grouped(rest)) }
     }
 
+    /// A load as the command line reads it without further options.
+    fn load(lives_per_second: u64, retention: Duration) -> QueueLoad {
+        QueueLoad {
+            lives_per_1000_seconds: lives_per_second * 1_000,
+            retention,
+            dedupe_window: DEDUPE_WINDOW.min(retention),
+            payload_bytes: 100,
+            metadata_bytes: 0,
+            pending: None,
+        }
+    }
+
     #[test]
     fn the_table_of_the_manual_has_these_figures() {
         let manual = include_str!("../../../../docs/operating.md");
         for lives in [100, 1_000, 5_000, 20_000] {
             for (kept, seconds) in [("1m", 60), ("1h", 3_600), ("24h", 86_400)] {
                 let retention = Duration::from_secs(seconds);
-                let load = QueueLoad {
-                    lives_per_1000_seconds: lives * 1_000,
-                    retention,
-                    dedupe_window: DEDUPE_WINDOW.min(retention),
-                    payload_bytes: 100,
-                    metadata_bytes: 0,
-                    pending: None,
-                };
+                let load = load(lives, retention);
                 let QueuePlan { finished, embedded, redis, .. } = load.plan();
                 let (lives, finished) = (grouped(lives), grouped(finished));
                 let (memory, used) = (units::size(embedded.memory_bytes), units::size(redis.used_memory_bytes));
@@ -225,15 +230,7 @@ mod tests {
     #[test]
     fn the_row_of_the_history_says_how_far_back_it_reaches() {
         let note = |lives: u64| {
-            let load = QueueLoad {
-                lives_per_1000_seconds: lives * 1_000,
-                retention: Duration::from_secs(60),
-                dedupe_window: Duration::from_secs(60),
-                payload_bytes: 100,
-                metadata_bytes: 0,
-                pending: None,
-            };
-            let mut rows = rows_of(&load.plan(), Output::plain()).into_iter();
+            let mut rows = rows_of(&load(lives, Duration::from_secs(60)).plan(), Output::plain()).into_iter();
             rows.find(|[item, ..]| item == "disk, history").map(|[_, _, note]| note).expect("the row is there")
         };
         assert_eq!(note(1), "embedded; 7 days, bridge.history_max_bytes at most");

@@ -38,12 +38,6 @@ impl QueueContext {
         Ok(QueueClock { step, wall: self.now(), tokens_from: None })
     }
 
-    /// The time by which queues judge the age of tokens. It is never ahead of the queues, whatever the clock of the
-    /// machine does.
-    pub async fn token_time(&self) -> Result<Timestamp, QueueError> {
-        Ok(self.stores.time.clock().await?.token_age_clock)
-    }
-
     /// Makes wall time the basis of token ages again, if the clock was once more than a minute ahead. This gives up
     /// deduplication for all tokens made until now, by refusing them.
     pub async fn reset_clock(&self) -> Result<QueueClock, QueueError> {

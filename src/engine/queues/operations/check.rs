@@ -75,8 +75,7 @@ impl OperationService {
         Work: Future<Output = Result<bool, QueueError>> + Send + 'static,
     {
         check_token(asked.token.as_deref())?;
-        let engine = &self.context.engine;
-        let unnamed = || format!("{:032x}", u128::from_be_bytes(engine.random()));
+        let unnamed = || format!("{:032x}", u128::from_be_bytes(self.context.random()));
         let (id, queue) = scope.queue.map_or((QueueId(0), None), |(id, name)| (id, Some(name)));
         let work = OperationSpec { full: asked.full, ..OperationSpec::all(OperationKind::Check) };
         let made = RunningOperation {
@@ -90,21 +89,21 @@ impl OperationService {
             ended_by: None,
             done: AtomicU64::new(0),
             total: scope.parts,
-            began: engine.now(),
+            began: self.context.now(),
             pace: Mutex::default(),
             shared: None,
             cancel: CancellationToken::new(),
             findings: KeptFindings::default(),
             end: watch::Sender::new(None),
         };
-        let (running, is_new) = self.known_operations.put(made, engine.clock.elapsed())?;
+        let (running, is_new) = self.known_operations.put(made, self.context.elapsed())?;
         if running.work != work {
             return Err(reused());
         }
         if is_new {
             let check = RunningCheck { running: Arc::clone(&running), drain: self.context.drain.clone() };
             let (operations, check_end, work) = (self.clone(), Arc::clone(&running), run(check));
-            engine.driver.start_once(async move { operations.end_check(&check_end, work.await) });
+            self.context.start_once(async move { operations.end_check(&check_end, work.await) });
         }
         Ok(running.show())
     }

@@ -25,13 +25,10 @@ use tallystone_domain::queue::activity::LostWork;
 use tallystone_domain::queue::messages::lease_seal::LeaseKey;
 use tallystone_domain::queue::messages::message::{MessageKey, SessionId};
 use tallystone_domain::queue::{CatalogQueue, QueueId, QueueName, ShardId, Transition, Trigger};
-use tallystone_domain::rules::QueueHome;
 use tallystone_ports::{QueueListener, QueueStores, ShardAnswer, ShardStatus, StoreError, StoreErrorKind};
 
 /// The bytes of the alias of a session.
 const SESSION_SHOWN_BYTES: usize = 6;
-/// The bytes whose seal marks the store. No lease token is made of them.
-const HOME: &[u8] = b"home of counter rules";
 /// How long a server waits for each server before it in rank, before it sweeps a shard in their place.
 const SWEEP_STEP_IN: Duration = Duration::from_millis(250);
 
@@ -136,11 +133,6 @@ impl QueueContext {
     /// Whether other servers may serve the same queues.
     pub fn is_shared(&self) -> bool {
         self.member.is_some()
-    }
-
-    /// The mark of the queue store: the same after a restart, and another one for each store.
-    pub fn home(&self) -> QueueHome {
-        QueueHome(self.lease_key.seal(HOME))
     }
 
     /// The alias of a session for readers other than its worker. The id itself would let them end the session.

@@ -86,15 +86,15 @@ pub async fn renew(inspect: &InspectService, due: DueShards, within: Duration) {
 
 async fn read_due(inspect: &InspectService, due: DueShards) -> Result<(), StoreError> {
     read_shards(inspect, due.shown).await?;
-    let (board, clock) = (&inspect.board, &inspect.context.engine.clock);
+    let (board, context) = (&inspect.board, &inspect.context);
     let mut others = due.others.into_iter().peekable();
-    while others.peek().is_some() && board.has_credit(clock.elapsed()) {
+    while others.peek().is_some() && board.has_credit(context.elapsed()) {
         let some: Vec<DueShard> = others.by_ref().take(ACTIVITY_READS_AT_ONCE_MAX).collect();
         // The looks are charged before: a read that is not waited for costs the store as much.
         let looks = LOOK_COST * some.len() as u64;
-        board.charge(looks, clock.elapsed());
+        board.charge(looks, context.elapsed());
         let cost = read_shards(inspect, some).await?;
-        board.charge(cost.saturating_sub(looks), clock.elapsed());
+        board.charge(cost.saturating_sub(looks), context.elapsed());
     }
     Ok(())
 }
@@ -115,11 +115,11 @@ async fn read_shards(inspect: &InspectService, shards: Vec<DueShard>) -> Result<
 
 /// Reads a shard, if it has changed. Returns what that cost.
 async fn read_shard(inspect: &InspectService, queue: Arc<ServedQueue>, number: u32) -> Result<u64, StoreError> {
-    let clock = &inspect.context.engine.clock;
+    let context = &inspect.context;
     let shard = queue.shard(number);
-    let began = clock.now();
-    let known = shard.activity.begin_read(clock.elapsed());
-    let read = match inspect.context.stores.outbox.glance(shard.id, known).await {
+    let began = context.now();
+    let known = shard.activity.begin_read(context.elapsed());
+    let read = match context.stores.outbox.glance(shard.id, known).await {
         // The queue was dropped; the directory will say so.
         Err(StoreError { kind: StoreErrorKind::Conflict, .. }) => return Ok(LOOK_COST),
         Err(StoreError { kind: StoreErrorKind::Lost, .. }) => {
@@ -128,7 +128,7 @@ async fn read_shard(inspect: &InspectService, queue: Arc<ServedQueue>, number: u
         }
         read => read?,
     };
-    let times = (clock.elapsed(), began);
+    let times = (context.elapsed(), began);
     let Some(glance) = read else {
         shard.activity.confirm(times);
         return Ok(LOOK_COST);
@@ -136,7 +136,7 @@ async fn read_shard(inspect: &InspectService, queue: Arc<ServedQueue>, number: u
     shard.activity.record_glance(&glance, times);
     let ShardGlance { view, .. } = glance;
     let Some(view) = view else { return Ok(LOOK_COST + CHANGED_COST) };
-    inspect.context.update_view(&queue, number, view);
+    context.update_view(&queue, number, view);
     Ok(LOOK_COST + CHANGED_COST + READY_COST)
 }
 
